@@ -1,0 +1,112 @@
+"""Checks of arguments that several rooms share, so that the same fault has the same message everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dcpack.errors import ArgumentError
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_MAX_LISTED = 8
+
+
+def list_offenders(texts: Sequence[str]) -> str:
+    """Join the first few offenders and count the rest.
+
+    Example:
+        >>> list_offenders([f"sequence {i}" for i in range(10)])
+        'sequence 0, sequence 1, sequence 2, sequence 3, sequence 4, sequence 5, sequence 6, sequence 7 and 2 more'
+    """
+    listed = ", ".join(texts[:_MAX_LISTED])
+    return listed if len(texts) <= _MAX_LISTED else f"{listed} and {len(texts) - _MAX_LISTED} more"
+
+
+def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` as a Python int; a bool, a float or a number out of range is an error.
+
+    Example:
+        >>> check_int("capacity", np.int32(7), minimum=1)
+        7
+        >>> check_int("capacity", True, minimum=1)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: capacity must be an integer, got True (bool)
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise ArgumentError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
+    number = int(value)
+    if number < minimum or (maximum is not None and number > maximum):
+        bound = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise ArgumentError(f"{name} must be {bound}, got {number}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return `value` if it is one of `choices`; otherwise an error that lists them.
+
+    Example:
+        >>> check_choice("sync", "never", ("microbatch", "step"))
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: sync must be one of 'microbatch', 'step', got 'never'
+    """
+    options = tuple(choices)
+    if not isinstance(value, str) or value not in options:
+        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return value
+
+
+def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
+    """Return `values` as a read-only int64[n]: lengths, counts or other whole numbers of at least `minimum`.
+
+    Any integer width is taken, and floats that are whole numbers are not: a length that went through a float has
+    usually lost its exactness somewhere.
+
+    Raises:
+        ArgumentError: not one-dimensional, not integers, beyond int64, or some value below `minimum` (all are named).
+
+    Example:
+        >>> as_lengths("lengths", np.array([3, 1], np.uint16))
+        array([3, 1])
+        >>> as_lengths("lengths", [3, -1])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: lengths must be at least 0: lengths[1] = -1
+    """
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be a one-dimensional array of integers: {error}") from error
+    if array.ndim != 1:
+        raise ArgumentError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}")
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
+    result = array.astype(np.int64)  # always a copy: the caller may change its own array later
+    if low := np.flatnonzero(result < minimum).tolist():
+        listed = list_offenders([f"{name}[{i}] = {result[i]}" for i in low])
+        raise ArgumentError(f"{name} must be at least {minimum}: {listed}")
+    result.setflags(write=False)
+    return result
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a contiguous, read-only version of `array` (a view of it where possible).
+
+    Example:
+        >>> frozen(np.arange(3)).flags.writeable
+        False
+    """
+    result = np.ascontiguousarray(array).view()
+    result.setflags(write=False)
+    return result
