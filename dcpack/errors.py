@@ -48,7 +48,7 @@ class InfeasibleError(DcpackError, ValueError):
         >>> dcpack.pack([900], capacity=100)
         Traceback (most recent call last):
         ...
-        dcpack.errors.InfeasibleError: 1 sequence is longer than the limit of 100 tokens: sequence 0 has 900 (900 padded)
+        dcpack.errors.InfeasibleError: 1 sequence is longer than the limit of 100 tokens: sequence 0 has 900
     """
 
 

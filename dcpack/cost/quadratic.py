@@ -1,0 +1,49 @@
+"""Megatron-Core's own estimate: attention alone, without communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dcpack._checks import BoolArray, Float64Array, Int64Array
+
+__all__ = ["QuadraticCost"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuadraticCost:
+    """``L * L / cp`` a sequence (Megatron-Core, ``dcp_get_total_workload``).
+
+    Without a price on communication full CP everywhere wins trivially, so plans must not be compared on this model
+    alone: look at the mean CP size beside it.
+
+    Example:
+        >>> cost = QuadraticCost()
+        >>> cost.bin_time(cost.columns(np.array([4])), np.array([2]), np.array([False])).tolist()
+        [8.0]
+    """
+
+    node_size: ClassVar[int | None] = None
+    unit: ClassVar[str] = "cost"
+
+    def columns(self, padded_lengths: Int64Array) -> Float64Array:
+        """Return float64[n, 1]: the squared padded lengths.
+
+        Example:
+            >>> QuadraticCost().columns(np.array([3, 4])).tolist()
+            [[9.0], [16.0]]
+        """
+        lengths = np.asarray(padded_lengths, np.float64)
+        return np.square(lengths)[:, np.newaxis]
+
+    def bin_time(self, column_sums: Float64Array, cp_size: Int64Array, crosses_node: BoolArray) -> Float64Array:
+        """Return float64[b]: the squares shared evenly by the ranks of the bin.
+
+        Example:
+            >>> QuadraticCost().bin_time(np.array([[16.0]]), np.array([4]), np.array([True])).tolist()
+            [4.0]
+        """
+        del crosses_node  # nothing is communicated in this model
+        return column_sums[:, 0] / cp_size

@@ -1,0 +1,288 @@
+"""Where ranks sit: mesh axes, coordinates, groups, ranks on processes, and the legal CP blocks.
+
+A `Topology` names the axes of a device mesh and gives every global rank a coordinate on each. Plans speak of *plan
+ranks*: the members of one DPxCP domain, numbered from 0 in mesh order. `legal_cp_sizes` and `place_blocks` hold the two
+rules of CP groups: which sizes may exist, and where in a micro-batch they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import Int64Array, as_lengths, check_int, frozen
+from dcpack.errors import ArgumentError, InfeasibleError
+
+__all__ = ["AXES", "Topology", "crosses_node", "legal_cp_sizes", "place_blocks"]
+
+AXES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
+"""The axis names that dcpack knows; a mesh uses a subset, outermost first."""
+
+DATA_AXES = ("dp_replicate", "dp_shard", "dp", "cp")
+"""The axes that span a DPxCP domain."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Topology:
+    """A named mesh of ranks, and the process that each rank lives on.
+
+    Args:
+        axes: axis names, outermost first, each one of `AXES`.
+        sizes: length of each axis, at least 1.
+        ranks: int64[sizes], the global rank at each mesh position; default ``arange`` in mesh order.
+        process_of_rank: int64[num_ranks], the process that hosts each global rank; default the identity (one rank a
+            process, as torch has it). One JAX process may host many.
+        node_size: consecutive plan ranks that share a node; None where nodes are not known.
+
+    Raises:
+        ArgumentError: unknown or repeated axes, sizes that do not fit, ranks that are not a permutation.
+
+    Example:
+        >>> mesh = Topology(axes=("dp", "cp", "tp"), sizes=(2, 2, 2))
+        >>> mesh.coordinates(5)
+        {'dp': 1, 'cp': 0, 'tp': 1}
+        >>> mesh.groups(("cp",))
+        [(0, 2), (1, 3), (4, 6), (5, 7)]
+        >>> mesh.plan_ranks(5)
+        (1, 3, 5, 7)
+    """
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    ranks: Any = None
+    process_of_rank: Any = None
+    node_size: int | None = None
+
+    def __post_init__(self) -> None:
+        axes, sizes = tuple(self.axes), tuple(self.sizes)
+        unknown = [axis for axis in axes if axis not in AXES]
+        if unknown or len(set(axes)) != len(axes):
+            raise ArgumentError(f"axes must be different names out of {', '.join(AXES)}, got {axes}")
+        if len(sizes) != len(axes):
+            raise ArgumentError(
+                f"sizes must have one number an axis: {len(axes)} axes {axes}, {len(sizes)} sizes {sizes}"
+            )
+        sizes = tuple(
+            check_int(f"size of axis {axis!r}", size, minimum=1) for axis, size in zip(axes, sizes, strict=True)
+        )
+        count = int(np.prod(sizes, dtype=np.int64))
+        ranks = np.arange(count).reshape(sizes) if self.ranks is None else np.asarray(self.ranks, np.int64)
+        if ranks.shape != sizes or not np.array_equal(np.sort(ranks, axis=None), np.arange(count)):
+            raise ArgumentError(
+                f"ranks must be a permutation of 0..{count - 1} of shape {sizes}, got shape {ranks.shape}"
+            )
+        processes = np.arange(count) if self.process_of_rank is None else self.process_of_rank
+        processes = as_lengths("process_of_rank", processes)
+        if processes.size != count:
+            raise ArgumentError(f"process_of_rank must name a process for each of {count} ranks, got {processes.size}")
+        if self.node_size is not None:
+            check_int("node_size", self.node_size, minimum=1)
+        for name, value in (("axes", axes), ("sizes", sizes), ("ranks", frozen(ranks)), ("process_of_rank", processes)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of_domain(cls, num_ranks: int, *, process_of_rank: Any = None, node_size: int | None = None) -> Topology:
+        """Return the mesh of one DPxCP domain and nothing else: `num_ranks` ranks on the axis ``dp``.
+
+        Example:
+            >>> Topology.of_domain(4).plan_ranks(0)
+            (0, 1, 2, 3)
+        """
+        return cls(axes=("dp",), sizes=(num_ranks,), process_of_rank=process_of_rank, node_size=node_size)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of global ranks in the mesh."""
+        return int(self.ranks.size)
+
+    @property
+    def num_plan_ranks(self) -> int:
+        """Number of ranks in one DPxCP domain: the `num_ranks` of a plan."""
+        return int(np.prod([self.axis_size(axis) for axis in DATA_AXES], dtype=np.int64))
+
+    def axis_size(self, axis: str) -> int:
+        """Return the length of `axis`, 1 for an axis that the mesh does not have.
+
+        Example:
+            >>> mesh = Topology(axes=("dp", "tp"), sizes=(4, 2))
+            >>> mesh.axis_size("tp"), mesh.axis_size("cp")
+            (2, 1)
+        """
+        if axis not in AXES:
+            raise ArgumentError(f"axis must be one of {', '.join(AXES)}, got {axis!r}")
+        return self.sizes[self.axes.index(axis)] if axis in self.axes else 1
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return the coordinate of global rank `rank` on each axis of the mesh.
+
+        Example:
+            >>> Topology(axes=("dp", "tp"), sizes=(2, 3)).coordinates(4)
+            {'dp': 1, 'tp': 1}
+        """
+        check_int("rank", rank, minimum=0, maximum=self.num_ranks - 1)
+        place = np.argwhere(self.ranks == rank)[0]
+        return {axis: int(i) for axis, i in zip(self.axes, place, strict=True)}
+
+    def groups(self, axes: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the groups of global ranks that differ only on `axes`: a partition of the mesh.
+
+        Args:
+            axes: axis names; those that the mesh lacks have size 1 and change nothing.
+
+        Returns:
+            Groups in mesh order; the members of each in mesh order, the innermost axis running fastest.
+
+        Example:
+            >>> Topology(axes=("dp", "cp"), sizes=(2, 2)).groups(("dp",))
+            [(0, 2), (1, 3)]
+        """
+        for axis in axes:
+            self.axis_size(axis)  # an unknown name is an error
+        inner = [i for i, axis in enumerate(self.axes) if axis in axes]
+        outer = [i for i in range(len(self.axes)) if i not in inner]
+        width = int(np.prod([self.sizes[i] for i in inner], dtype=np.int64))
+        table = np.transpose(self.ranks, outer + inner).reshape(-1, width)
+        return [tuple(row) for row in table.tolist()]
+
+    def group_of(self, rank: int, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the one of `groups(axes)` that holds global rank `rank`.
+
+        Example:
+            >>> Topology(axes=("dp", "cp"), sizes=(2, 2)).group_of(3, ("cp",))
+            (2, 3)
+        """
+        check_int("rank", rank, minimum=0, maximum=self.num_ranks - 1)
+        return next(group for group in self.groups(axes) if rank in group)
+
+    def plan_ranks(self, rank: int) -> tuple[int, ...]:
+        """Return the DPxCP domain of global rank `rank`: element p is the global rank of plan rank p.
+
+        Example:
+            >>> Topology(axes=("pp", "dp"), sizes=(2, 2)).plan_ranks(3)
+            (2, 3)
+        """
+        return self.group_of(rank, DATA_AXES)
+
+
+def legal_cp_sizes(
+    num_ranks: int,
+    cp_sizes: str | Sequence[int] = "powers_of_two",
+    *,
+    min_cp_size: int = 1,
+    max_cp_size: int | None = None,
+) -> tuple[int, ...]:
+    """Return the CP sizes that a plan for `num_ranks` ranks may use, ascending.
+
+    Args:
+        num_ranks: ranks of the DPxCP domain.
+        cp_sizes: ``"powers_of_two"``, ``"divisors"``, ``"any"``, or the sizes themselves. The three families always
+            hold the whole domain, a power of two or not, so that every rank can be given work.
+        min_cp_size: smaller sizes are left out.
+        max_cp_size: larger sizes are left out, the whole domain too.
+
+    Raises:
+        ArgumentError: an unknown family, sizes that are not integers of at least 1.
+        InfeasibleError: no size is left.
+
+    Example:
+        >>> legal_cp_sizes(12), legal_cp_sizes(12, "divisors", min_cp_size=2)
+        ((1, 2, 4, 8, 12), (2, 3, 4, 6, 12))
+        >>> legal_cp_sizes(8, (1, 2, 6), max_cp_size=4)
+        (1, 2)
+    """
+    num_ranks = check_int("num_ranks", num_ranks, minimum=1)
+    min_cp_size = check_int("min_cp_size", min_cp_size, minimum=1)
+    largest = num_ranks if max_cp_size is None else check_int("max_cp_size", max_cp_size, minimum=1)
+    if isinstance(cp_sizes, str):
+        family = _cp_family(cp_sizes, num_ranks)
+    else:
+        family = as_lengths("cp_sizes", cp_sizes, minimum=1).tolist()
+    sizes = tuple(sorted({size for size in family if min_cp_size <= size <= min(largest, num_ranks)}))
+    if not sizes:
+        limits = f"min_cp_size {min_cp_size}, max_cp_size {max_cp_size}, {num_ranks} ranks"
+        raise InfeasibleError(f"no CP size is left of cp_sizes {cp_sizes!r} within {limits}")
+    return sizes
+
+
+def _cp_family(name: str, num_ranks: int) -> list[int]:
+    if name == "powers_of_two":
+        return [2**i for i in range(num_ranks.bit_length()) if 2**i <= num_ranks] + [num_ranks]
+    if name == "divisors":
+        return [size for size in range(1, num_ranks + 1) if num_ranks % size == 0]
+    if name == "any":
+        return list(range(1, num_ranks + 1))
+    raise ArgumentError(f"cp_sizes must be 'powers_of_two', 'divisors', 'any' or a sequence of integers, got {name!r}")
+
+
+def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.ndarray:
+    """Tell which blocks of consecutive ranks lie on more than one node.
+
+    Args:
+        first_rank: int64[b], first rank of each block.
+        cp_size: int64[b], ranks of each block.
+        node_size: ranks of a node; None means one node for all.
+
+    Returns:
+        bool[b].
+
+    Example:
+        >>> crosses_node(np.array([0, 6]), np.array([8, 4]), 8).tolist()
+        [False, True]
+    """
+    first, cp = np.asarray(first_rank, np.int64), np.asarray(cp_size, np.int64)
+    if node_size is None:
+        return np.zeros(first.shape, np.bool_)
+    return first // node_size != (first + cp - 1) // node_size
+
+
+def place_blocks(cp_sizes: Any, node_size: int | None = None) -> Int64Array:
+    """Lay the CP groups of one micro-batch end to end over the ranks.
+
+    Powers of two go in descending size, which aligns every block to its own size. Other sets are laid out twice, in
+    descending size and by filling each node with the largest block that still fits in it, and the layout that crosses
+    fewer nodes is kept (the first of equals).
+
+    Args:
+        cp_sizes: int64[b], ranks of each group.
+        node_size: ranks of a node, or None.
+
+    Returns:
+        int64[b], the first rank of each group, in the order given. Of equal sizes the earlier one comes first.
+
+    Example:
+        >>> place_blocks([1, 2, 1]).tolist()
+        [2, 0, 3]
+        >>> place_blocks([5, 5, 3, 3], node_size=8).tolist()
+        [0, 8, 5, 13]
+    """
+    sizes = as_lengths("cp_sizes", cp_sizes, minimum=1)
+    descending = np.argsort(-sizes, kind="stable")
+    best = _first_ranks(sizes, descending)
+    if node_size is None or bool(np.all(sizes & (sizes - 1) == 0)):
+        return best
+    filled = _first_ranks(sizes, _fill_nodes(sizes[descending], node_size, descending))
+    crossings = [int(crosses_node(first, sizes, node_size).sum()) for first in (best, filled)]
+    return filled if crossings[1] < crossings[0] else best
+
+
+def _first_ranks(sizes: Int64Array, order: Int64Array) -> Int64Array:
+    first = np.empty_like(sizes)
+    first[order] = np.cumsum(sizes[order]) - sizes[order]
+    return first
+
+
+def _fill_nodes(descending_sizes: Int64Array, node_size: int, order: Int64Array) -> Int64Array:
+    """Order blocks so that each next one is the largest that fits in what is left of the current node."""
+    waiting = list(zip(descending_sizes.tolist(), order.tolist(), strict=True))
+    chosen: list[int] = []
+    offset = 0
+    while waiting:
+        room = node_size - offset % node_size
+        pick = next((i for i, (size, _) in enumerate(waiting) if size <= room), 0)
+        size, block = waiting.pop(pick)
+        chosen.append(block)
+        offset += size
+    return np.array(chosen, np.int64)
