@@ -1,1 +1,26 @@
 """dcpack: exact and fast packing, balancing and dynamic context parallelism for variable-length sequences."""
+
+from dcpack.api import balance, pack, plan
+from dcpack.cost import CostModel, QuadraticCost, RingCost
+from dcpack.errors import ArgumentError, BackendError, DcpackError, InfeasibleError, PeerError, PlanError
+from dcpack.padding import PaddingRule
+from dcpack.plans import Plan
+from dcpack.topology import Topology
+
+__all__ = [
+    "ArgumentError",
+    "BackendError",
+    "CostModel",
+    "DcpackError",
+    "InfeasibleError",
+    "PaddingRule",
+    "PeerError",
+    "Plan",
+    "PlanError",
+    "QuadraticCost",
+    "RingCost",
+    "Topology",
+    "balance",
+    "pack",
+    "plan",
+]

@@ -20,7 +20,14 @@ import numpy as np
 from dcpack._checks import Int64Array, check_int
 from dcpack.errors import ArgumentError
 
-__all__ = ["PaddingRule", "longest_fitting_length", "padded_lengths", "padding_multiple", "row_capacity"]
+__all__ = [
+    "PaddingRule",
+    "check_capacity",
+    "longest_fitting_length",
+    "padded_lengths",
+    "padding_multiple",
+    "row_capacity",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +132,29 @@ def padded_lengths(lengths: Any, cp_size: Any = 1, padding: PaddingRule | None =
     """
     multiple = padding_multiple(padding, cp_size)
     return -(-np.asarray(lengths, np.int64) // multiple) * multiple
+
+
+def check_capacity(capacity: Any, padding: Any) -> int:
+    """Return `capacity` as an int if it and the padding rule can go together.
+
+    Raises:
+        ArgumentError: no integer of at least 1, no padding rule, or rows padded to more than the capacity.
+
+    Example:
+        >>> check_capacity(64, PaddingRule(tp=8, block=16, sequence_parallel=True))
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: capacity must be at least 128, to which the padding rule pads each row, got 64
+    """
+    capacity = check_int("capacity", capacity, minimum=1)
+    if padding is not None and not isinstance(padding, PaddingRule):
+        raise ArgumentError(f"padding must be a PaddingRule or None, got {padding!r}")
+    if row_capacity(capacity, padding) == 0:
+        multiple = padding.row_multiple()
+        raise ArgumentError(
+            f"capacity must be at least {multiple}, to which the padding rule pads each row, got {capacity}"
+        )
+    return capacity
 
 
 def row_capacity(capacity: int, padding: PaddingRule | None) -> int:

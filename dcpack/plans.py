@@ -342,7 +342,7 @@ class Plan:
         Example:
             >>> import dcpack
             >>> json.loads(dcpack.pack([3, 4], capacity=8).to_json())["sequence_ids"]
-            [1, 0]
+            [0, 1]
         """
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
         return json.dumps({**self._header(), **arrays, "bounds": dict(self.bounds), "digest": self.digest()})

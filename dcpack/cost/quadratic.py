@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,8 +24,15 @@ class QuadraticCost:
         [8.0]
     """
 
-    node_size: ClassVar[int | None] = None
-    unit: ClassVar[str] = "cost"
+    @property
+    def node_size(self) -> int | None:
+        """None: crossing nodes costs nothing in this model."""
+        return None
+
+    @property
+    def unit(self) -> str:
+        """``"cost"``: only comparable with each other."""
+        return "cost"
 
     def columns(self, padded_lengths: Int64Array) -> Float64Array:
         """Return float64[n, 1]: the squared padded lengths.

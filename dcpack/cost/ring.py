@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -45,7 +44,6 @@ class RingCost:
     ring_intra: float = 1024.0
     ring_inter: float = 2304.0
     node_size: int | None = 8
-    unit: ClassVar[str] = "cost"
 
     def __post_init__(self) -> None:
         for name in ("linear", "quadratic", "ring_intra", "ring_inter"):
@@ -54,6 +52,11 @@ class RingCost:
                 raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}")
         if self.node_size is not None:
             check_int("node_size", self.node_size, minimum=1)
+
+    @property
+    def unit(self) -> str:
+        """``"cost"``: units of one attention pair."""
+        return "cost"
 
     def columns(self, padded_lengths: Int64Array) -> Float64Array:
         """Return float64[n, 2]: tokens, and squared tokens.

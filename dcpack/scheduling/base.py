@@ -1,0 +1,114 @@
+"""What a scheduler is given, and what it returns.
+
+A scheduler sees a `Problem`: *items* (sequences, or the pieces that an overlong policy cut them into) and limits. It
+returns micro-batches, each a list of `Group`: the items of one bin and the CP size that shares it. The driver turns
+them into a `Plan`; where in the micro-batch each group sits is decided there, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from dcpack._checks import BoolArray, Int64Array
+from dcpack.padding import PaddingRule, padded_lengths, row_capacity
+
+__all__ = ["Group", "MicroBatch", "Problem", "Scheduler"]
+
+
+@dataclass(slots=True)
+class Group:
+    """One bin in the making: its items, and the ranks that share it. A group without items is a dummy."""
+
+    cp_size: int
+    items: list[int]
+
+
+MicroBatch = list[Group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """All that a scheduler may look at.
+
+    Attributes:
+        sequence_ids: int64[p], the sequence that each item is (a part of), for messages.
+        lengths: int64[p], real tokens of each item, at least 1.
+        oversized: bool[p], items that are longer than any legal bin and must be alone.
+        num_ranks: ranks of the DPxCP domain.
+        capacity: padded tokens of one row on one rank.
+        cp_sizes: legal CP sizes, ascending.
+        padding: the padding rule, or None.
+        microbatch_multiple: the number of micro-batches must be a multiple of it.
+        max_sequences: most items in a bin, or None.
+        on_empty: ``"error"`` or ``"dummy"``: what to do where items are too few to give each rank work.
+    """
+
+    sequence_ids: Int64Array
+    lengths: Int64Array
+    oversized: BoolArray
+    num_ranks: int
+    capacity: int
+    cp_sizes: tuple[int, ...]
+    padding: PaddingRule | None
+    microbatch_multiple: int
+    max_sequences: int | None
+    on_empty: str
+
+    @cached_property
+    def padded(self) -> Int64Array:
+        """int64[k, p]: padded length of each item at each of the k legal CP sizes."""
+        sizes = np.array(self.cp_sizes, np.int64)[:, np.newaxis]
+        return padded_lengths(self.lengths, sizes, self.padding)
+
+    @cached_property
+    def limits(self) -> Int64Array:
+        """int64[k]: padded tokens that a bin of each legal CP size holds."""
+        return row_capacity(self.capacity, self.padding) * np.array(self.cp_sizes, np.int64)
+
+    @cached_property
+    def longest_first(self) -> Int64Array:
+        """int64[p]: the items by decreasing length, equal lengths in the order given."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    @property
+    def has_whole_domain(self) -> bool:
+        """Whether all ranks together are a legal CP size."""
+        return self.cp_sizes[-1] == self.num_ranks
+
+    def fits(self, group: Group, size_index: int) -> bool:
+        """Tell whether the items of `group` fit in a bin of the `size_index`-th legal CP size."""
+        items = group.items
+        if len(items) == 1 and self.oversized[items[0]]:
+            return size_index == len(self.cp_sizes) - 1
+        return int(self.padded[size_index, items].sum()) <= self.limits[size_index]
+
+    def smallest_size(self, group: Group) -> int | None:
+        """Return the smallest legal CP size that holds the items of `group`, or None."""
+        return next((size for k, size in enumerate(self.cp_sizes) if self.fits(group, k)), None)
+
+    def describe(self, items: Sequence[int]) -> list[str]:
+        """Return a text for each of `items`, for errors."""
+        return [f"sequence {self.sequence_ids[i]} of {self.lengths[i]} tokens" for i in items]
+
+
+class Scheduler(Protocol):
+    """Lengths and limits to micro-batches; pure, and the same on every machine."""
+
+    name: str
+
+    def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which of the legal CP sizes (ascending) this scheduler assigns."""
+        ...
+
+    def schedule(self, problem: Problem) -> list[MicroBatch]:
+        """Return micro-batches whose groups add up to all ranks, each item in exactly one group.
+
+        Raises:
+            InfeasibleError: none was found; names the items, their lengths and the limits.
+        """
+        ...

@@ -1,0 +1,147 @@
+"""From lengths to a plan: the one place that strings overlong policy, scheduler, placement and proof together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import as_lengths, check_choice, check_int, frozen
+from dcpack.bounds import step_bounds
+from dcpack.cost import CostModel
+from dcpack.errors import ArgumentError
+from dcpack.packing.overlong import Pieces, apply_overlong
+from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
+from dcpack.plans import SYNC_MODES, Plan
+from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
+from dcpack.scheduling.in_order import InOrder
+from dcpack.scheduling.packing_aware import PackingAware
+from dcpack.topology import legal_cp_sizes, place_blocks
+
+__all__ = ["ON_EMPTY", "SCHEDULERS", "get_scheduler", "make_plan"]
+
+SCHEDULERS: dict[str, Scheduler] = {scheduler.name: scheduler for scheduler in (InOrder(), PackingAware())}
+"""The schedulers by name."""
+
+ON_EMPTY = ("error", "dummy")
+"""What to do where sequences are too few to give each rank work."""
+
+
+def get_scheduler(scheduler: str | Scheduler) -> Scheduler:
+    """Return the scheduler of that name; an object that is one already is returned as it is.
+
+    Example:
+        >>> get_scheduler("in_order").name
+        'in_order'
+    """
+    if isinstance(scheduler, str):
+        return SCHEDULERS[check_choice("scheduler", scheduler, SCHEDULERS)]
+    if not hasattr(scheduler, "schedule") or not hasattr(scheduler, "usable_cp_sizes"):
+        raise ArgumentError(f"scheduler must be a name or an object with schedule(), got {type(scheduler).__name__}")
+    return scheduler
+
+
+def make_plan(
+    lengths: Any,
+    *,
+    num_ranks: int,
+    capacity: int,
+    scheduler: str | Scheduler,
+    cost: CostModel,
+    cp_sizes: str | Sequence[int],
+    min_cp_size: int,
+    max_cp_size: int | None,
+    padding: PaddingRule | None,
+    sync: str,
+    microbatch_multiple: int,
+    max_sequences: int | None,
+    on_empty: str,
+    overlong: str,
+) -> Plan:
+    """Plan one step; the arguments, results and errors are those of `dcpack.plan`."""
+    lengths = as_lengths("lengths", lengths)
+    capacity = check_capacity(capacity, padding)
+    check_choice("sync", sync, SYNC_MODES)
+    check_choice("on_empty", on_empty, ON_EMPTY)
+    check_int("microbatch_multiple", microbatch_multiple, minimum=1)
+    if max_sequences is not None:
+        check_int("max_sequences", max_sequences, minimum=1)
+    chosen = get_scheduler(scheduler)
+    legal = legal_cp_sizes(num_ranks, cp_sizes, min_cp_size=min_cp_size, max_cp_size=max_cp_size)
+    usable = chosen.usable_cp_sizes(legal)
+    pieces = _cut_overlong(lengths, capacity, usable, padding, overlong)
+    problem = Problem(
+        sequence_ids=pieces.sequence_ids,
+        lengths=pieces.lengths,
+        oversized=pieces.oversized,
+        num_ranks=int(num_ranks),
+        capacity=capacity,
+        cp_sizes=usable,
+        padding=padding,
+        microbatch_multiple=int(microbatch_multiple),
+        max_sequences=max_sequences,
+        on_empty=on_empty,
+    )
+    microbatches = chosen.schedule(problem)
+    plan = _build_plan(lengths, pieces, problem, microbatches, cost)
+    plan.validate()
+    if plan.num_microbatches % microbatch_multiple:
+        raise AssertionError(f"{chosen.name}: {plan.num_microbatches} micro-batches, not {microbatch_multiple} x k")
+    return plan
+
+
+def _cut_overlong(
+    lengths: Any, capacity: int, cp_sizes: tuple[int, ...], padding: PaddingRule | None, policy: str
+) -> Pieces:
+    longest = int(longest_fitting_length(capacity, np.array(cp_sizes), padding).max())
+    rule = "" if padding is None else f", {padding}"
+    return apply_overlong(lengths, longest, policy, where=f" ({capacity} x {cp_sizes[-1]} ranks{rule})")
+
+
+def _build_plan(
+    lengths: Any, pieces: Pieces, problem: Problem, microbatches: list[MicroBatch], cost: CostModel
+) -> Plan:
+    node_size = cost.node_size
+    groups, microbatch, first_rank = [], [], []
+    for m, unordered in enumerate(microbatches):
+        firsts = place_blocks([group.cp_size for group in unordered], node_size)
+        order = np.argsort(firsts)
+        groups += [unordered[g] for g in order]
+        first_rank.append(firsts[order])
+        microbatch.append(np.full(len(unordered), m, np.int64))
+    items = np.array([item for group in groups for item in group.items], np.int64)
+    sizes = np.array([len(group.items) for group in groups], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    cp_size = np.array([group.cp_size for group in groups], np.int64)
+    oversized = np.zeros(len(groups), np.bool_)
+    oversized[np.repeat(np.arange(len(groups)), sizes)[pieces.oversized[items]]] = True
+    bounds = step_bounds(
+        pieces.lengths,
+        num_ranks=problem.num_ranks,
+        capacity=problem.capacity,
+        cp_sizes=problem.cp_sizes,
+        padding=problem.padding,
+        cost=cost,
+    )
+    return Plan(
+        microbatch=np.concatenate([np.zeros(0, np.int64), *microbatch]),
+        first_rank=np.concatenate([np.zeros(0, np.int64), *first_rank]),
+        cp_size=cp_size,
+        row=np.zeros(len(groups), np.int64),
+        oversized=oversized,
+        dummy=sizes == 0,
+        offsets=offsets,
+        sequence_ids=pieces.sequence_ids[items],
+        starts=pieces.starts[items],
+        entry_lengths=pieces.lengths[items],
+        lengths=frozen(lengths),
+        dropped=pieces.dropped,
+        num_ranks=problem.num_ranks,
+        num_microbatches=len(microbatches),
+        rows_per_rank=1,
+        capacity=problem.capacity,
+        padding=problem.padding,
+        cp_sizes=problem.cp_sizes,
+        bounds=bounds,
+    )
