@@ -1,6 +1,7 @@
 """dcpack: exact and fast packing, balancing and dynamic context parallelism for variable-length sequences."""
 
 from dcpack.api import balance, pack, plan
+from dcpack.comm import Backend, Communicator, get_backend, run_ranks
 from dcpack.cost import CostModel, QuadraticCost, RingCost
 from dcpack.errors import ArgumentError, BackendError, DcpackError, InfeasibleError, PeerError, PlanError
 from dcpack.padding import PaddingRule
@@ -9,7 +10,9 @@ from dcpack.topology import Topology
 
 __all__ = [
     "ArgumentError",
+    "Backend",
     "BackendError",
+    "Communicator",
     "CostModel",
     "DcpackError",
     "InfeasibleError",
@@ -21,6 +24,8 @@ __all__ = [
     "RingCost",
     "Topology",
     "balance",
+    "get_backend",
     "pack",
     "plan",
+    "run_ranks",
 ]

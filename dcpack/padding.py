@@ -149,8 +149,8 @@ def check_capacity(capacity: Any, padding: Any) -> int:
     capacity = check_int("capacity", capacity, minimum=1)
     if padding is not None and not isinstance(padding, PaddingRule):
         raise ArgumentError(f"padding must be a PaddingRule or None, got {padding!r}")
-    if row_capacity(capacity, padding) == 0:
-        multiple = padding.row_multiple()
+    multiple = 1 if padding is None else padding.row_multiple()
+    if capacity < multiple:
         raise ArgumentError(
             f"capacity must be at least {multiple}, to which the padding rule pads each row, got {capacity}"
         )

@@ -112,7 +112,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
-            wanted = np.bool_ if name in _FLAG_ARRAYS else np.int64
+            wanted = _dtype_of(name)
             array = np.asarray(getattr(self, name))
             if array.ndim != 1 or (array.size and array.dtype != wanted):
                 raise PlanError(f"{name} must be {np.dtype(wanted)}[...], got {array.dtype} of shape {array.shape}")
@@ -345,12 +345,34 @@ class Plan:
             [0, 1]
         """
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return json.dumps({**self._header(), **arrays, "bounds": dict(self.bounds), "digest": self.digest()})
+        return json.dumps({**self._file_header(), **arrays})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Return the plan that `to_json` wrote.
+
+        Raises:
+            PlanError: something else, or a plan that was changed since.
+
+        Example:
+            >>> import dcpack
+            >>> plan = dcpack.plan([3, 4], num_ranks=2, capacity=8)
+            >>> Plan.from_json(plan.to_json()).digest() == plan.digest()
+            True
+        """
+        try:
+            values = json.loads(text)
+            arrays = {name: np.array(values[name], _dtype_of(name)) for name in _ARRAYS}
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise PlanError(f"not a plan in JSON: {type(error).__name__}: {error}") from error
+        return _restore("JSON", values, arrays)
+
+    def _file_header(self) -> dict[str, Any]:
+        return {**self._header(), "bounds": dict(self.bounds), "digest": self.digest()}
 
     def save(self, path: str | Path) -> None:
         """Write the plan to `path` (``.npz`` format, the name is taken as it is)."""
-        header = {**self._header(), "bounds": dict(self.bounds), "digest": self.digest()}
-        packed = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        packed = np.frombuffer(json.dumps(self._file_header()).encode(), np.uint8)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         with Path(path).open("wb") as file:
             np.savez(file, header=packed, **arrays)
@@ -387,19 +409,31 @@ class Plan:
         return plan
 
 
+def _dtype_of(name: str) -> type[np.bool_] | type[np.int64]:
+    return np.bool_ if name in _FLAG_ARRAYS else np.int64
+
+
 def _read_plan(path: Path) -> Plan:
     try:
         with np.load(path, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             arrays = {name: archive[name] for name in _ARRAYS}
+    except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise PlanError(f"{path}: not a readable plan: {type(error).__name__}: {error}") from error
+    return _restore(str(path), header, arrays)
+
+
+def _restore(source: str, header: Any, arrays: dict[str, np.ndarray]) -> Plan:
+    """Return the plan of a parsed header and arrays, if it is whole."""
+    try:
         if header["format"] != _FORMAT:
             raise PlanError(f"format {header['format']}, this dcpack reads {_FORMAT}")
         padding = None if header["padding"] is None else PaddingRule(**header["padding"])
         scalars = {name: header[name] for name in _SCALARS}
         plan = Plan(**arrays, **scalars, padding=padding, cp_sizes=tuple(header["cp_sizes"]), bounds=header["bounds"])
         digest = header["digest"]
-    except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise PlanError(f"{path}: not a readable plan: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"{source}: not a readable plan: {type(error).__name__}: {error}") from error
     if plan.digest() != digest:
-        raise PlanError(f"{path}: corrupt plan: its digest is {plan.digest()}, the file says {digest}")
+        raise PlanError(f"{source}: corrupt plan: its digest is {plan.digest()}, the header says {digest}")
     return plan

@@ -1,1 +1,45 @@
-"""The exchange room."""
+"""From a plan to packed batches: routes, bytes, the one all-to-all, and the way back."""
+
+from dcpack.exchange.align_fields import align_fields
+from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches
+from dcpack.exchange.codec import decode, encode
+from dcpack.exchange.fields import NEUTRAL_VALUES, PER_TOKEN_FIELDS, SPELLINGS, PreparedSample, prepare_samples
+from dcpack.exchange.restore import restore
+from dcpack.exchange.routes import ROUTINGS, Routes, build_routes
+from dcpack.exchange.run import (
+    check_same_plan,
+    exchange_samples,
+    move_samples,
+    process_of_rank,
+    ranks_of_process,
+    routes_for,
+)
+from dcpack.exchange.table import FieldKind, GatheredSamples, SampleTable, gather_samples
+
+__all__ = [
+    "NEUTRAL_VALUES",
+    "PER_TOKEN_FIELDS",
+    "ROUTINGS",
+    "SPELLINGS",
+    "FieldKind",
+    "GatheredSamples",
+    "PackedBatch",
+    "PreparedSample",
+    "Routes",
+    "SampleTable",
+    "StaticShapes",
+    "align_fields",
+    "build_batches",
+    "build_routes",
+    "check_same_plan",
+    "decode",
+    "encode",
+    "exchange_samples",
+    "gather_samples",
+    "move_samples",
+    "prepare_samples",
+    "process_of_rank",
+    "ranks_of_process",
+    "restore",
+    "routes_for",
+]

@@ -1,0 +1,346 @@
+"""The packed batch that one rank computes on, and how it is put together from parcels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dcpack._checks import BoolArray, Int64Array, check_int
+from dcpack.comm.dtypes import dtype_from_name
+from dcpack.errors import ArgumentError
+from dcpack.exchange.codec import Parcels, take_runs
+from dcpack.exchange.fields import NEUTRAL_VALUES
+from dcpack.exchange.routes import Routes
+from dcpack.exchange.table import FieldKind, SampleTable
+from dcpack.layout import IGNORED_LABEL, PackedOffsets, fixed_shape_cu_seqlens, packed_offsets, scatter_real
+from dcpack.padding import padding_multiple
+from dcpack.plans import Plan
+from dcpack.sharding import ShardRanges
+
+__all__ = ["PackedBatch", "StaticShapes", "build_batches"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StaticShapes:
+    """Every batch in one shape, for compilers that want to see one program (TPU, CUDA graphs, torch.compile).
+
+    The slice of each rank is padded to the capacity; the tail has segment 0 and is in no ``cu_seqlens``. Repeated tail
+    offsets fill ``cu_seqlens`` up to ``max_sequences + 1``. ``max_seqlen`` is ``capacity * cp_size``, and the largest
+    padded length that really occurs is kept beside it.
+
+    Args:
+        max_sequences: sequences of the fixed shape; plan with at most as many in a bin.
+    """
+
+    max_sequences: int
+
+    def __post_init__(self) -> None:
+        check_int("max_sequences", self.max_sequences, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PackedBatch:
+    """What one rank computes in one row of one micro-batch: its slice of a bin.
+
+    Without CP the slice is the whole bin. ``cu_seqlens``, ``cu_seqlens_padded`` and ``max_seqlen`` describe the bin;
+    ``local_*`` the slice.
+
+    Attributes:
+        tokens: per-token fields by name, each [t, ...] with t the tokens of the slice, padding included. Always there:
+            ``input_ids``, ``labels`` (shifted; -100 is ignored), ``loss_mask``, ``position_ids``, ``segment_ids``
+            (int32, from 1; 0 is padding).
+        sample_fields: all other fields, a mapping for each sequence of the bin, as its sample had them.
+        dummy_fields: names to zero-weight stand-ins (one row of zeros) where `align_fields` asked for them.
+        cu_seqlens: int32[n + 1], real tokens.
+        cu_seqlens_padded: int32[n + 1], padded tokens.
+        local_cu_seqlens: int32[n + 1], real tokens of each sequence in the slice.
+        local_cu_seqlens_padded: int32[n + 1], padded tokens of each sequence in the slice.
+        max_seqlen: largest padded length, or its static stand-in.
+        true_max_seqlen: largest padded length.
+        num_sequences: n without the repeated offsets of a static shape.
+        sequence_ids: int64[n], sample of each sequence.
+        starts: int64[n], first token of each in its sample.
+        sequence_valid_tokens: int64[n], tokens of the whole sample that count in the loss.
+        slots: int64[t], place of each local token in the bin's padded row; -1 in the tail.
+        microbatch: number of the micro-batch, of `num_microbatches`.
+        row: row of the rank.
+        cp_size: ranks that share the bin.
+        cp_rank: which of them this is.
+        cp_ranks: their plan ranks.
+        num_valid_tokens: tokens that count in the loss, here; each token counts on exactly one CP rank.
+        global_valid_tokens: the same over the whole step.
+        is_dummy: a zero-weight sequence that only keeps the rank busy.
+        is_oversized: longer than the capacity, by policy.
+    """
+
+    tokens: Mapping[str, npt.NDArray[Any]]
+    sample_fields: tuple[Mapping[str, npt.NDArray[Any]], ...]
+    dummy_fields: Mapping[str, npt.NDArray[Any]]
+    cu_seqlens: npt.NDArray[np.int32]
+    cu_seqlens_padded: npt.NDArray[np.int32]
+    local_cu_seqlens: npt.NDArray[np.int32]
+    local_cu_seqlens_padded: npt.NDArray[np.int32]
+    max_seqlen: int
+    true_max_seqlen: int
+    num_sequences: int
+    sequence_ids: Int64Array
+    starts: Int64Array
+    sequence_valid_tokens: Int64Array
+    slots: Int64Array
+    microbatch: int
+    num_microbatches: int
+    row: int
+    cp_size: int
+    cp_rank: int
+    cp_ranks: tuple[int, ...]
+    num_valid_tokens: int
+    global_valid_tokens: int
+    is_dummy: bool
+    is_oversized: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the slice, padding included."""
+        return self.tokens["input_ids"].shape[0]
+
+
+def build_batches(
+    plan: Plan,
+    table: SampleTable,
+    routes: Routes,
+    parcels: Parcels,
+    rank: int,
+    *,
+    static_shapes: StaticShapes | None = None,
+    dummy_fields: Mapping[str, BoolArray] | None = None,
+) -> list[PackedBatch]:
+    """Return the batches of plan rank `rank`, by micro-batch and row.
+
+    Args:
+        plan: the plan.
+        table: what the samples are.
+        routes: the routes that the parcels came by.
+        parcels: what this process received and kept.
+        rank: a plan rank of this process.
+        static_shapes: fixed shapes, or None.
+        dummy_fields: bool[num_bins] by field name: bins that need a zero-weight stand-in (`align_fields`).
+
+    Raises:
+        ArgumentError: a bin that does not fit the static shapes.
+    """
+    builder = _Builder(plan, table, routes, parcels, static_shapes, dummy_fields or {})
+    return [builder.build(int(b), rank) for b in plan.bins_of_rank(rank)]
+
+
+class _Builder:
+    def __init__(
+        self,
+        plan: Plan,
+        table: SampleTable,
+        routes: Routes,
+        parcels: Parcels,
+        static_shapes: StaticShapes | None,
+        dummy_fields: Mapping[str, BoolArray],
+    ) -> None:
+        self.plan, self.table, self.routes, self.parcels = plan, table, routes, parcels
+        self.static_shapes = static_shapes
+        self.dummy_fields = dummy_fields
+        self.whole_of_entry = self._first_delivery_of_entry()
+        self.dtypes = _field_dtypes(table)
+
+    def _first_delivery_of_entry(self) -> dict[int, int]:
+        """Return for each entry the delivery under which its once-per-process fields came."""
+        entries = self.routes.deliveries.entry
+        return {int(entries[d]): d for d, _ in sorted(self.parcels, reverse=True)}
+
+    def build(self, b: int, rank: int) -> PackedBatch:
+        plan = self.plan
+        mine = self.routes.deliveries.of_bin(b, rank - int(plan.first_rank[b]))
+        if plan.dummy[b]:
+            return self._finish(b, rank, mine, self._dummy_layout(b, rank))
+        return self._finish(b, rank, mine, self._layout(mine))
+
+    def _layout(self, mine: Int64Array) -> _Slice:
+        plan, deliveries = self.plan, self.routes.deliveries
+        entries = deliveries.entry[mine]
+        full = deliveries.ranges
+        ranges = ShardRanges(starts=full.starts[:, mine], stops=full.stops[:, mine], steps=full.steps[mine])
+        offsets = packed_offsets(plan.entry_lengths[entries], plan.entry_padded_lengths[entries])
+        return _slice_of(ranges, plan.entry_lengths[entries], offsets)
+
+    def _dummy_layout(self, b: int, rank: int) -> _Slice:
+        """One sequence of the shortest legal length, laid out like any other."""
+        cp = int(self.plan.cp_size[b])
+        length = max(int(padding_multiple(self.plan.padding, cp)), cp)
+        share = length // cp
+        starts = np.array([[(rank - int(self.plan.first_rank[b])) * share], [0]])
+        ranges = ShardRanges(starts=starts, stops=starts + np.array([[share], [0]]), steps=np.ones(1, np.int64))
+        return _slice_of(ranges, np.array([length]), packed_offsets([length]))
+
+    def _finish(self, b: int, rank: int, mine: Int64Array, part: _Slice) -> PackedBatch:
+        plan = self.plan
+        cp, first = int(plan.cp_size[b]), int(plan.first_rank[b])
+        size = self._row_tokens(b, part)
+        entries = self.routes.deliveries.entry[mine]
+        sequence_ids = plan.sequence_ids[entries]
+        tokens = self._token_fields(mine, part, size, is_dummy=bool(plan.dummy[b]))
+        slots = np.full(size, -1, np.int64)
+        slots[: part.slots.size] = part.slots
+        counted = (tokens["labels"] != IGNORED_LABEL) & (tokens["loss_mask"] != 0)
+        offsets = self._offsets(b, part)
+        return PackedBatch(
+            tokens=tokens,
+            sample_fields=tuple(self._sample_fields(int(e)) for e in entries),
+            dummy_fields=self._dummies(b),
+            **offsets,
+            true_max_seqlen=part.offsets.max_seqlen,
+            num_sequences=part.offsets.cu_seqlens.size - 1,
+            sequence_ids=sequence_ids,
+            starts=plan.starts[entries],
+            sequence_valid_tokens=self.table.num_valid[sequence_ids],
+            slots=slots,
+            microbatch=int(plan.microbatch[b]),
+            num_microbatches=plan.num_microbatches,
+            row=int(plan.row[b]),
+            cp_size=cp,
+            cp_rank=rank - first,
+            cp_ranks=tuple(range(first, first + cp)),
+            num_valid_tokens=int(np.count_nonzero(counted)),
+            global_valid_tokens=self.table.global_valid_tokens,
+            is_dummy=bool(plan.dummy[b]),
+            is_oversized=bool(plan.oversized[b]),
+        )
+
+    def _row_tokens(self, b: int, part: _Slice) -> int:
+        """Return the tokens of the rank's row: the slice, and the tail that a rule or a static shape asks for."""
+        size = part.slots.size
+        if self.static_shapes is not None:
+            if size > self.plan.capacity:
+                raise ArgumentError(f"static shapes hold {self.plan.capacity} tokens a rank, bin {b} has {size}")
+            return self.plan.capacity
+        if self.plan.padding is not None:
+            return int(self.plan.padding.padded_total(size))
+        return size
+
+    def _offsets(self, b: int, part: _Slice) -> dict[str, Any]:
+        arrays: dict[str, Any] = {
+            "cu_seqlens": part.offsets.cu_seqlens,
+            "cu_seqlens_padded": part.offsets.cu_seqlens_padded,
+            "local_cu_seqlens": part.local_cu_seqlens,
+            "local_cu_seqlens_padded": part.local_cu_seqlens_padded,
+        }
+        assert arrays["local_cu_seqlens_padded"][-1] == part.slots.size  # offsets end where the tokens do
+        assert arrays["local_cu_seqlens"][-1] == np.count_nonzero(part.is_real)
+        if self.static_shapes is None:
+            return {**arrays, "max_seqlen": part.offsets.max_seqlen}
+        limit = self.static_shapes.max_sequences
+        fixed = {name: fixed_shape_cu_seqlens(array, limit)[0] for name, array in arrays.items()}
+        return {**fixed, "max_seqlen": self.plan.capacity * int(self.plan.cp_size[b])}
+
+    def _token_fields(self, mine: Int64Array, part: _Slice, size: int, *, is_dummy: bool) -> dict[str, Any]:
+        real_slots = np.flatnonzero(part.is_real)
+        fields: dict[str, Any] = {}
+        for name, (dtype, dims) in self.dtypes.items():
+            fill = NEUTRAL_VALUES.get(name, 0)
+            if is_dummy or not any(self._has(d, name) for d in mine):
+                if name in _ALWAYS_THERE:
+                    fields[name] = np.full((size, *dims), fill, dtype)
+                continue
+            values = np.concatenate([self._tokens_of_delivery(int(d), name, dtype, dims, fill) for d in mine])
+            fields[name] = scatter_real(values, real_slots, size, fill)
+        inside = scatter_real(part.positions, np.arange(part.slots.size), size, 0)
+        fields.setdefault("position_ids", inside)
+        counted = fields["labels"] != IGNORED_LABEL
+        fields["loss_mask"] = self._loss_mask(fields.get("loss_mask"), counted)
+        fields["segment_ids"] = scatter_real(part.segments, np.arange(part.slots.size), size, 0)
+        return fields
+
+    def _loss_mask(self, given: Any, counted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        return counted.astype(np.float32) if given is None else given
+
+    def _has(self, delivery: int, name: str) -> bool:
+        return bool(self.table.has_field(name)[self.plan.sequence_ids[self.routes.deliveries.entry[delivery]]])
+
+    def _tokens_of_delivery(
+        self, delivery: int, name: str, dtype: np.dtype[Any], dims: tuple[int, ...], fill: int
+    ) -> npt.NDArray[Any]:
+        """Return the real tokens of one delivery, `fill` where its sample lacks the field."""
+        count = int(self.routes.deliveries.num_tokens[delivery])
+        if not self._has(delivery, name):
+            return np.full((count, *dims), fill, dtype)
+        if self.routes.whole:
+            entry = int(self.routes.deliveries.entry[delivery])
+            values = take_runs(self.parcels[self.whole_of_entry[entry], name], self.routes.deliveries.real, delivery)
+        else:
+            values = self.parcels[delivery, name]
+        return values.astype(dtype, copy=False)
+
+    def _sample_fields(self, entry: int) -> dict[str, npt.NDArray[Any]]:
+        delivery = self.whole_of_entry.get(entry, -1)
+        names = [kind.name for kind in self.table.kinds if not kind.per_token]
+        return {name: self.parcels[delivery, name] for name in names if (delivery, name) in self.parcels}
+
+    def _dummies(self, b: int) -> dict[str, npt.NDArray[Any]]:
+        needed = [name for name, bins in self.dummy_fields.items() if bins[b]]
+        kinds = {kind.name: kind for kind in reversed(self.table.kinds)}
+        return {name: _zeros(kinds[name]) for name in needed}
+
+
+_ALWAYS_THERE = ("input_ids", "labels")
+
+
+def _zeros(kind: FieldKind) -> npt.NDArray[Any]:
+    return np.zeros(() if kind.is_scalar else (1, *kind.dims), dtype_from_name(kind.dtype))
+
+
+def _field_dtypes(table: SampleTable) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return dtype and further dims of every per-token field: what all its occurrences can be held in."""
+    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+        "input_ids": (np.dtype(np.int64), ()),
+        "labels": (np.dtype(np.int64), ()),
+    }
+    seen: dict[str, list[FieldKind]] = {}
+    for kind in table.kinds:
+        if kind.per_token:
+            seen.setdefault(kind.name, []).append(kind)
+    for name, kinds in seen.items():
+        dims = {kind.dims for kind in kinds}
+        if len(dims) > 1:
+            raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {sorted(dims)}")
+        dtypes = [dtype_from_name(kind.dtype) for kind in kinds]
+        found[name] = (np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0], dims.pop())
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Slice:
+    """Where the tokens of one rank's slice lie, per local slot."""
+
+    offsets: PackedOffsets
+    local_cu_seqlens: npt.NDArray[np.int32]
+    local_cu_seqlens_padded: npt.NDArray[np.int32]
+    slots: Int64Array
+    positions: Int64Array
+    segments: npt.NDArray[np.int32]
+    is_real: npt.NDArray[np.bool_]
+
+
+def _slice_of(ranges: ShardRanges, lengths: Int64Array, offsets: PackedOffsets) -> _Slice:
+    counts = ranges.counts().sum(axis=0)
+    within = ranges.tokens()  # position of each local slot in its sequence
+    is_real = within < np.repeat(lengths, counts)
+    segment = np.repeat(np.arange(1, lengths.size + 1), counts)
+    real_counts = np.bincount(segment[is_real] - 1, minlength=lengths.size)
+    return _Slice(
+        offsets=offsets,
+        local_cu_seqlens=np.concatenate([[0], np.cumsum(real_counts)]).astype(np.int32),
+        local_cu_seqlens_padded=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        slots=within + np.repeat(offsets.cu_seqlens_padded[:-1].astype(np.int64), counts),
+        positions=np.where(is_real, within, 0),
+        segments=np.where(is_real, segment, 0).astype(np.int32),
+        is_real=is_real,
+    )

@@ -1,0 +1,156 @@
+"""Carry out a plan: check that all decided alike, move everything in one all-to-all, build the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dcpack._checks import BoolArray, Int64Array
+from dcpack.comm import Communicator
+from dcpack.errors import PlanError
+from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches
+from dcpack.exchange.codec import Parcels, decode, encode
+from dcpack.exchange.routes import Routes, build_routes
+from dcpack.exchange.table import GatheredSamples
+from dcpack.plans import Plan
+from dcpack.topology import Topology
+
+__all__ = ["check_same_plan", "exchange_samples", "move_samples", "process_of_rank", "ranks_of_process", "routes_for"]
+
+
+def check_same_plan(communicator: Communicator, plan: Plan) -> None:
+    """Compare the digests of all processes' plans before anything moves. Collective.
+
+    Raises:
+        PeerError: some process decided otherwise; on every process, naming the first bin that differs.
+
+    Example:
+        >>> import dcpack
+        >>> def fn(communicator):
+        ...     check_same_plan(communicator, dcpack.plan([5, 6], num_ranks=2, capacity=8))
+        >>> dcpack.run_ranks(2, fn)
+        [None, None]
+    """
+    digests = communicator.all_gather(np.frombuffer(bytes.fromhex(plan.digest()), np.uint8))
+    if all(np.array_equal(digest, digests[0]) for digest in digests):
+        return
+    reference = communicator.broadcast(np.frombuffer(plan.to_json().encode(), np.uint8), root=0)
+    difference = Plan.from_json(bytes(reference)).first_difference(plan)
+    error = None
+    if difference is not None:
+        error = PlanError(f"this rank's plan differs from that of rank {communicator.ranks[0]}: {difference}")
+    communicator.agree(error)
+
+
+def ranks_of_process(communicator: Communicator, plan: Plan, topology: Topology | None = None) -> Int64Array:
+    """Return int64[k]: the plan ranks that this process hosts.
+
+    Without a topology a process hosts the rank of its own number.
+    """
+    return np.flatnonzero(process_of_rank(plan, topology) == communicator.rank)
+
+
+def process_of_rank(plan: Plan, topology: Topology | None = None) -> Int64Array:
+    """Return int64[num_ranks]: the group-local process that hosts each plan rank; the identity without a topology."""
+    if topology is None:
+        return np.arange(plan.num_ranks)
+    domain = list(topology.plan_ranks(int(topology.ranks.flat[0])))
+    return topology.process_of_rank[domain]
+
+
+def exchange_samples(
+    communicator: Communicator,
+    gathered: GatheredSamples,
+    plan: Plan,
+    *,
+    topology: Topology | None = None,
+    sharding: str = "zigzag",
+    routing: str = "sliced",
+    static_shapes: StaticShapes | None = None,
+    dummy_fields: Mapping[str, BoolArray] | None = None,
+) -> dict[int, list[PackedBatch]]:
+    """Move every sample of the step to the ranks that compute on it. Collective, one all-to-all of bytes.
+
+    Args:
+        communicator: the processes of the DPxCP domain.
+        gathered: what `gather_samples` returned.
+        plan: the plan of the step, the same on every process.
+        topology: which process hosts which rank, and nodes; None where process r hosts rank r. Only topologies of one
+            DPxCP domain make sense here.
+        sharding: the CP slicing, one of ``dcpack.sharding.SHARDINGS``.
+        routing: ``"sliced"`` or ``"whole"``, see `dcpack.exchange.routes`.
+        static_shapes: fixed shapes, or None.
+        dummy_fields: bool[num_bins] by field name, the bins that get a zero-weight stand-in; from `align_fields`, whose
+            plan then is the one to pass.
+
+    Returns:
+        For each plan rank of this process its batches, by micro-batch and row.
+
+    Raises:
+        PeerError: plans differ, or an argument was wrong on some process; on every process.
+
+    Example:
+        >>> import dcpack
+        >>> def fn(communicator):
+        ...     gathered = gather_samples(communicator, [{"input_ids": [communicator.rank, 7]}])
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=4)
+        ...     batch, = exchange_samples(communicator, gathered, plan)[communicator.rank]
+        ...     return batch.tokens["input_ids"].tolist()
+        >>> from dcpack.exchange import gather_samples
+        >>> dcpack.run_ranks(2, fn)
+        [[0, 7], [1, 7]]
+    """
+    with communicator.guard():
+        routes = routes_for(communicator, gathered, plan, topology, sharding, routing)
+    check_same_plan(communicator, plan)
+    parcels = move_samples(communicator, gathered, plan, routes)
+    with communicator.guard():
+        return {
+            int(rank): build_batches(
+                plan,
+                gathered.table,
+                routes,
+                parcels,
+                int(rank),
+                static_shapes=static_shapes,
+                dummy_fields=dummy_fields,
+            )
+            for rank in ranks_of_process(communicator, plan, topology)
+        }
+
+
+def routes_for(
+    communicator: Communicator,
+    gathered: GatheredSamples,
+    plan: Plan,
+    topology: Topology | None,
+    sharding: str,
+    routing: str,
+) -> Routes:
+    """Return the routes among the processes of `communicator`."""
+    processes = process_of_rank(plan, topology)
+    nodes = None
+    if topology is not None and topology.node_size is not None:
+        nodes = np.zeros(communicator.size, np.int64)
+        nodes[processes] = np.arange(processes.size) // topology.node_size
+    return build_routes(
+        plan,
+        gathered.table,
+        num_processes=communicator.size,
+        process_of_rank=processes,
+        node_of_process=nodes,
+        sharding=sharding,
+        routing=routing,
+    )
+
+
+def move_samples(communicator: Communicator, gathered: GatheredSamples, plan: Plan, routes: Routes) -> Parcels:
+    """Send and receive by `routes`; return what arrived and what stayed. Collective, one all-to-all of bytes."""
+    with communicator.guard():
+        buffer, parcels = encode(plan, gathered, routes, communicator.rank)
+    received = communicator.all_to_all(
+        buffer, routes.send_counts(communicator.rank), routes.receive_counts(communicator.rank)
+    )
+    parcels.update(decode(plan, gathered.table, routes, communicator.rank, received))
+    return parcels
