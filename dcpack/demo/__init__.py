@@ -1,1 +1,5 @@
-"""The demo room."""
+"""The demo: see, and prove, what dcpack does, on real documents, on any machine."""
+
+from dcpack.demo.run import DemoOptions, DemoResult, load_documents, prove, run_demo
+
+__all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "run_demo"]

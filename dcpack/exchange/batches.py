@@ -16,7 +16,8 @@ from dcpack.exchange.codec import Parcels, take_runs
 from dcpack.exchange.fields import NEUTRAL_VALUES
 from dcpack.exchange.routes import Routes
 from dcpack.exchange.table import FieldKind, SampleTable
-from dcpack.layout import IGNORED_LABEL, PackedOffsets, fixed_shape_cu_seqlens, packed_offsets, scatter_real
+from dcpack.layout import PackedOffsets, fixed_shape_cu_seqlens, packed_offsets, scatter_real
+from dcpack.loss import count_valid_tokens, valid_token_mask
 from dcpack.padding import padding_multiple
 from dcpack.plans import Plan
 from dcpack.sharding import ShardRanges
@@ -51,8 +52,9 @@ class PackedBatch:
 
     Attributes:
         tokens: per-token fields by name, each [t, ...] with t the tokens of the slice, padding included. Always there:
-            ``input_ids``, ``labels`` (shifted; -100 is ignored), ``loss_mask``, ``position_ids``, ``segment_ids``
-            (int32, from 1; 0 is padding).
+            ``input_ids``, ``labels`` (shifted; -100 is ignored), ``loss_mask`` (where a sample has none: 1 for labels
+            that count), ``position_ids`` (where a sample has none: from 0 in each sequence), ``segment_ids`` (int32,
+            from 1; 0 is padding). Fields that only some samples have hold 0 in the tokens of the others.
         sample_fields: all other fields, a mapping for each sequence of the bin, as its sample had them.
         dummy_fields: names to zero-weight stand-ins (one row of zeros) where `align_fields` asked for them.
         cu_seqlens: int32[n + 1], real tokens.
@@ -64,7 +66,7 @@ class PackedBatch:
         num_sequences: n without the repeated offsets of a static shape.
         sequence_ids: int64[n], sample of each sequence.
         starts: int64[n], first token of each in its sample.
-        sequence_valid_tokens: int64[n], tokens of the whole sample that count in the loss.
+        sequence_valid_tokens: int64[n], tokens of the whole sample (its kept part) that count in the loss.
         slots: int64[t], place of each local token in the bin's padded row; -1 in the tail.
         microbatch: number of the micro-batch, of `num_microbatches`.
         row: row of the rank.
@@ -73,6 +75,7 @@ class PackedBatch:
         cp_ranks: their plan ranks.
         num_valid_tokens: tokens that count in the loss, here; each token counts on exactly one CP rank.
         global_valid_tokens: the same over the whole step.
+        global_valid_sequences: samples of the step with at least one such token.
         is_dummy: a zero-weight sequence that only keeps the rank busy.
         is_oversized: longer than the capacity, by policy.
     """
@@ -99,6 +102,7 @@ class PackedBatch:
     cp_ranks: tuple[int, ...]
     num_valid_tokens: int
     global_valid_tokens: int
+    global_valid_sequences: int
     is_dummy: bool
     is_oversized: bool
 
@@ -151,6 +155,7 @@ class _Builder:
         self.dummy_fields = dummy_fields
         self.whole_of_entry = self._first_delivery_of_entry()
         self.dtypes = _field_dtypes(table)
+        self.has_field = {name: table.has_field(name) for name in self.dtypes}
 
     def _first_delivery_of_entry(self) -> dict[int, int]:
         """Return for each entry the delivery under which its once-per-process fields came."""
@@ -187,10 +192,9 @@ class _Builder:
         size = self._row_tokens(b, part)
         entries = self.routes.deliveries.entry[mine]
         sequence_ids = plan.sequence_ids[entries]
-        tokens = self._token_fields(mine, part, size, is_dummy=bool(plan.dummy[b]))
+        tokens = self._token_fields(mine, part, size)
         slots = np.full(size, -1, np.int64)
         slots[: part.slots.size] = part.slots
-        counted = (tokens["labels"] != IGNORED_LABEL) & (tokens["loss_mask"] != 0)
         offsets = self._offsets(b, part)
         return PackedBatch(
             tokens=tokens,
@@ -209,8 +213,9 @@ class _Builder:
             cp_size=cp,
             cp_rank=rank - first,
             cp_ranks=tuple(range(first, first + cp)),
-            num_valid_tokens=int(np.count_nonzero(counted)),
+            num_valid_tokens=count_valid_tokens(tokens["labels"], tokens["loss_mask"]),
             global_valid_tokens=self.table.global_valid_tokens,
+            global_valid_sequences=int(np.count_nonzero(self.table.num_valid)),
             is_dummy=bool(plan.dummy[b]),
             is_oversized=bool(plan.oversized[b]),
         )
@@ -241,43 +246,37 @@ class _Builder:
         fixed = {name: fixed_shape_cu_seqlens(array, limit)[0] for name, array in arrays.items()}
         return {**fixed, "max_seqlen": self.plan.capacity * int(self.plan.cp_size[b])}
 
-    def _token_fields(self, mine: Int64Array, part: _Slice, size: int, *, is_dummy: bool) -> dict[str, Any]:
+    def _token_fields(self, mine: Int64Array, part: _Slice, size: int) -> dict[str, Any]:
+        """Return every per-token field that any sample of the step has, so that all batches have the same."""
+        labels, _ = self._real_tokens(mine, "labels", part)
+        made = {"loss_mask": valid_token_mask(labels), "position_ids": part.positions[part.is_real]}
         real_slots = np.flatnonzero(part.is_real)
         fields: dict[str, Any] = {}
-        for name, (dtype, dims) in self.dtypes.items():
-            fill = NEUTRAL_VALUES.get(name, 0)
-            if is_dummy or not any(self._has(d, name) for d in mine):
-                if name in _ALWAYS_THERE:
-                    fields[name] = np.full((size, *dims), fill, dtype)
-                continue
-            values = np.concatenate([self._tokens_of_delivery(int(d), name, dtype, dims, fill) for d in mine])
-            fields[name] = scatter_real(values, real_slots, size, fill)
-        inside = scatter_real(part.positions, np.arange(part.slots.size), size, 0)
-        fields.setdefault("position_ids", inside)
-        counted = fields["labels"] != IGNORED_LABEL
-        fields["loss_mask"] = self._loss_mask(fields.get("loss_mask"), counted)
+        for name in self.dtypes:
+            values, is_given = self._real_tokens(mine, name, part)
+            if name in made:
+                values = np.where(is_given, values, made[name].astype(values.dtype))
+            fields[name] = scatter_real(values, real_slots, size, NEUTRAL_VALUES.get(name, 0))
         fields["segment_ids"] = scatter_real(part.segments, np.arange(part.slots.size), size, 0)
         return fields
 
-    def _loss_mask(self, given: Any, counted: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        return counted.astype(np.float32) if given is None else given
+    def _real_tokens(self, mine: Int64Array, name: str, part: _Slice) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return one field of the real tokens of the slice, and which of them have it from their sample."""
+        dtype, dims = self.dtypes[name]
+        values = np.full((np.count_nonzero(part.is_real), *dims), NEUTRAL_VALUES.get(name, 0), dtype)
+        is_given = np.zeros(values.shape[0], np.bool_)
+        ends = np.cumsum(self.routes.deliveries.num_tokens[mine]).tolist()
+        for delivery, start, end in zip(mine.tolist(), [0, *ends[:-1]], ends, strict=True) if ends else ():
+            if self.has_field[name][self.plan.sequence_ids[self.routes.deliveries.entry[delivery]]]:
+                values[start:end] = self._tokens_of_delivery(delivery, name)
+                is_given[start:end] = True
+        return values, is_given
 
-    def _has(self, delivery: int, name: str) -> bool:
-        return bool(self.table.has_field(name)[self.plan.sequence_ids[self.routes.deliveries.entry[delivery]]])
-
-    def _tokens_of_delivery(
-        self, delivery: int, name: str, dtype: np.dtype[Any], dims: tuple[int, ...], fill: int
-    ) -> npt.NDArray[Any]:
-        """Return the real tokens of one delivery, `fill` where its sample lacks the field."""
-        count = int(self.routes.deliveries.num_tokens[delivery])
-        if not self._has(delivery, name):
-            return np.full((count, *dims), fill, dtype)
-        if self.routes.whole:
-            entry = int(self.routes.deliveries.entry[delivery])
-            values = take_runs(self.parcels[self.whole_of_entry[entry], name], self.routes.deliveries.real, delivery)
-        else:
-            values = self.parcels[delivery, name]
-        return values.astype(dtype, copy=False)
+    def _tokens_of_delivery(self, delivery: int, name: str) -> npt.NDArray[Any]:
+        if not self.routes.whole:
+            return self.parcels[delivery, name]
+        entry = int(self.routes.deliveries.entry[delivery])
+        return take_runs(self.parcels[self.whole_of_entry[entry], name], self.routes.deliveries.real, delivery)
 
     def _sample_fields(self, entry: int) -> dict[str, npt.NDArray[Any]]:
         delivery = self.whole_of_entry.get(entry, -1)
@@ -290,9 +289,6 @@ class _Builder:
         return {name: _zeros(kinds[name]) for name in needed}
 
 
-_ALWAYS_THERE = ("input_ids", "labels")
-
-
 def _zeros(kind: FieldKind) -> npt.NDArray[Any]:
     return np.zeros(() if kind.is_scalar else (1, *kind.dims), dtype_from_name(kind.dtype))
 
@@ -302,6 +298,8 @@ def _field_dtypes(table: SampleTable) -> dict[str, tuple[np.dtype[Any], tuple[in
     found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "input_ids": (np.dtype(np.int64), ()),
         "labels": (np.dtype(np.int64), ()),
+        "loss_mask": (np.dtype(np.float32), ()),
+        "position_ids": (np.dtype(np.int64), ()),
     }
     seen: dict[str, list[FieldKind]] = {}
     for kind in table.kinds:

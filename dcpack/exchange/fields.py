@@ -18,6 +18,7 @@ from dcpack._checks import list_offenders
 from dcpack.comm.dtypes import wire_name
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL, shift_labels
+from dcpack.loss import count_valid_tokens
 
 __all__ = ["NEUTRAL_VALUES", "PER_TOKEN_FIELDS", "SPELLINGS", "PreparedSample", "prepare_samples"]
 
@@ -96,10 +97,8 @@ def _prepare(index: int, sample: Any, per_token: Sequence[str]) -> PreparedSampl
     length = _check_lengths(where, fields, per_token)
     if "labels" not in fields:
         fields["labels"] = shift_labels(fields["input_ids"], [0, length])
-    counted = fields["labels"] != IGNORED_LABEL
-    if "loss_mask" in fields:
-        counted = counted & (fields["loss_mask"] != 0)
-    return PreparedSample(fields=fields, length=length, num_valid=int(np.count_nonzero(counted)))
+    num_valid = count_valid_tokens(fields["labels"], fields.get("loss_mask"))
+    return PreparedSample(fields=fields, length=length, num_valid=num_valid)
 
 
 def _as_array(where: str, value: Any) -> npt.NDArray[Any]:

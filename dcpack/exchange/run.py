@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches
 from dcpack.exchange.codec import Parcels, decode, encode
 from dcpack.exchange.routes import Routes, build_routes
 from dcpack.exchange.table import GatheredSamples
+from dcpack.loss import valid_token_mask
 from dcpack.plans import Plan
 from dcpack.topology import Topology
 
@@ -104,12 +106,13 @@ def exchange_samples(
     with communicator.guard():
         routes = routes_for(communicator, gathered, plan, topology, sharding, routing)
     check_same_plan(communicator, plan)
+    table = replace(gathered.table, num_valid=_kept_valid_tokens(communicator, gathered, plan))
     parcels = move_samples(communicator, gathered, plan, routes)
     with communicator.guard():
         return {
             int(rank): build_batches(
                 plan,
-                gathered.table,
+                table,
                 routes,
                 parcels,
                 int(rank),
@@ -118,6 +121,33 @@ def exchange_samples(
             )
             for rank in ranks_of_process(communicator, plan, topology)
         }
+
+
+def _kept_valid_tokens(communicator: Communicator, gathered: GatheredSamples, plan: Plan) -> Int64Array:
+    """Return int64[n]: tokens of each sample that count in the loss and are in some bin.
+
+    Only where the overlong policy kept a part of a sequence does that need a word from its holder: how many of its
+    valid tokens lie in that part.
+    """
+    table = gathered.table
+    counts = np.where(plan.dropped > 0, 0, table.num_valid)
+    in_part = np.flatnonzero((plan.dropped > 0) & (plan.dropped < plan.lengths))
+    if in_part.size == 0:
+        return counts
+    first_holder = table.holder_offsets[in_part]
+    mine = table.holders[first_holder] == communicator.rank
+    by_sequence = np.argsort(plan.sequence_ids, kind="stable")
+    found = []
+    for sample, place in zip(in_part[mine], table.holder_places[first_holder[mine]], strict=True):
+        fields = gathered.local[place].fields
+        valid = valid_token_mask(fields["labels"], fields.get("loss_mask"))
+        span = np.searchsorted(plan.sequence_ids[by_sequence], [sample, sample + 1])
+        entries = by_sequence[span[0] : span[1]]
+        parts = [valid[plan.starts[e] : plan.starts[e] + plan.entry_lengths[e]] for e in entries]
+        found.append((sample, sum(int(part.sum()) for part in parts)))
+    for part in communicator.all_gather(np.array(found, np.int64).reshape(-1, 2)):
+        counts[part[:, 0]] = part[:, 1]
+    return counts
 
 
 def routes_for(

@@ -1,0 +1,149 @@
+"""Text files as byte tokens: real documents on any machine, with nothing to download.
+
+A token is a UTF-8 byte (0 to 255); token 256 ends each document.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dcpack._checks import Int64Array, check_int
+from dcpack.errors import ArgumentError
+
+__all__ = [
+    "END_OF_DOCUMENT",
+    "TEXT_SUFFIXES",
+    "TextDocuments",
+    "byte_tokens",
+    "find_text_files",
+    "installed_text_folders",
+]
+
+END_OF_DOCUMENT = 256
+"""The token that ends each document."""
+
+TEXT_SUFFIXES = frozenset((".c", ".cfg", ".css", ".h", ".html", ".js", ".json", ".md", ".py", ".pyi", ".rst", ".txt"))
+"""Endings of the files that a folder is searched for; a file named by itself may have any."""
+
+
+def byte_tokens(data: bytes) -> npt.NDArray[np.int32]:
+    """Return the tokens of one document.
+
+    Returns:
+        int32[len(data) + 1].
+
+    Example:
+        >>> byte_tokens(b"hi").tolist()
+        [104, 105, 256]
+    """
+    return np.append(np.frombuffer(data, np.uint8).astype(np.int32), np.int32(END_OF_DOCUMENT))
+
+
+def installed_text_folders() -> list[Path]:
+    """Return folders with text on this machine: the standard library, and the packages installed beside it."""
+    names = ("stdlib", "purelib", "platlib")
+    found = [Path(sysconfig.get_path(name)) for name in names] + [Path(sys.base_prefix) / "lib"]
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+
+
+def find_text_files(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the text files among `paths` and in the folders among them, sorted, each once.
+
+    Args:
+        paths: files of any ending, and folders that are searched for `TEXT_SUFFIXES`.
+
+    Raises:
+        ArgumentError: a path that does not exist (all are named), or no file at all.
+
+    Example:
+        >>> find_text_files(["no/such/file"])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: data not found: no/such/file
+    """
+    missing = [str(path) for path in paths if not Path(path).exists()]
+    if missing:
+        raise ArgumentError(f"data not found: {', '.join(missing)}")
+    found = sorted({file for path in paths for file in _files_of(Path(path))})
+    if not found:
+        raise ArgumentError(f"no text files ({', '.join(sorted(TEXT_SUFFIXES))}) in {', '.join(map(str, paths))}")
+    return found
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    else:
+        yield from (file for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextDocuments:
+    """A map-style source of byte-token documents, held in memory as one array.
+
+    Attributes:
+        tokens: int32[t], all documents end to end.
+        offsets: int64[n + 1], where each begins.
+        num_unreadable: files that could not be read or are no UTF-8, and were left out.
+
+    Example:
+        >>> documents = TextDocuments.of([b"hi", b"there"])
+        >>> len(documents), documents[1].tolist(), documents.lengths().tolist()
+        (2, [116, 104, 101, 114, 101, 256], [3, 6])
+    """
+
+    tokens: npt.NDArray[np.int32]
+    offsets: Int64Array
+    num_unreadable: int = 0
+
+    @classmethod
+    def of(cls, documents: Iterable[bytes], num_unreadable: int = 0) -> TextDocuments:
+        """Return the source of `documents`."""
+        parts = [byte_tokens(document) for document in documents]
+        lengths = np.array([part.size for part in parts], np.int64)
+        return cls(
+            tokens=np.concatenate([np.zeros(0, np.int32), *parts]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            num_unreadable=num_unreadable,
+        )
+
+    @classmethod
+    def read(cls, files: Iterable[Path], *, max_documents: int | None = None) -> TextDocuments:
+        """Read files, one document each; empty ones are left out, unreadable ones too, counted.
+
+        Args:
+            files: text files.
+            max_documents: stop after so many; None reads all.
+        """
+        documents: list[bytes] = []
+        unreadable = 0
+        for file in files:
+            if max_documents is not None and len(documents) >= max_documents:
+                break
+            try:
+                data = file.read_bytes()
+                data.decode()
+            except (OSError, UnicodeDecodeError):
+                unreadable += 1
+                continue
+            if data:
+                documents.append(data)
+        return cls.of(documents, unreadable)
+
+    def __len__(self) -> int:
+        return self.offsets.size - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
+        check_int("index", index, minimum=0, maximum=len(self) - 1)
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def lengths(self) -> Int64Array:
+        """Return int64[n]: tokens of each document."""
+        return np.diff(self.offsets)

@@ -1,0 +1,238 @@
+"""The demo: real documents through gather, plan, exchange and packing, proven, and compared with other strategies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dcpack._checks import Int64Array, check_choice, check_int
+from dcpack.comm import Communicator, run_ranks
+from dcpack.cost import RingCost
+from dcpack.data import TextDocuments, find_text_files, installed_text_folders
+from dcpack.demo.proof import RankEvidence, StepProof, check_batches, conclude
+from dcpack.errors import ArgumentError
+from dcpack.exchange import (
+    ROUTINGS,
+    SampleTable,
+    build_routes,
+    check_same_plan,
+    exchange_samples,
+    gather_samples,
+)
+from dcpack.packing import OVERLONG_POLICIES
+from dcpack.padding import PaddingRule
+from dcpack.plans import Plan
+from dcpack.report import STRATEGIES, Cluster, StrategyResult, compare_strategies, format_strategies
+from dcpack.scheduling import SCHEDULERS
+from dcpack.sharding import SHARDINGS
+
+__all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "run_demo"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DemoOptions:
+    """What the demo runs.
+
+    Attributes:
+        data: text files or folders; empty for the texts found on this machine.
+        num_ranks: ranks of the fake back end.
+        num_steps: steps.
+        global_batch_size: documents of a step.
+        capacity: padded tokens of one row on one rank.
+        scheduler: which scheduler the proof runs under.
+        max_cp_size: largest CP size; 1 turns CP off, None leaves it to the ranks.
+        overlong: the policy for documents that fit on no CP size.
+        sharding: the CP slicing.
+        routing: ``"sliced"`` or ``"whole"``.
+        seed: which documents, in which order.
+        deadline_s: seconds that a rank may wait for the others.
+    """
+
+    data: tuple[str, ...] = ()
+    num_ranks: int = 8
+    num_steps: int = 10
+    global_batch_size: int = 128
+    capacity: int = 32768
+    scheduler: str = "packing_aware"
+    max_cp_size: int | None = None
+    overlong: str = "split"
+    sharding: str = "zigzag"
+    routing: str = "sliced"
+    seed: int = 1234
+    deadline_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_ranks", "num_steps", "global_batch_size", "capacity"):
+            check_int(name, getattr(self, name), minimum=1)
+        check_int("seed", self.seed, minimum=0)
+        if self.max_cp_size is not None:
+            check_int("max_cp_size", self.max_cp_size, minimum=1)
+        check_choice("scheduler", self.scheduler, SCHEDULERS)
+        check_choice("overlong", self.overlong, OVERLONG_POLICIES)
+        check_choice("sharding", self.sharding, SHARDINGS)
+        check_choice("routing", self.routing, ROUTINGS)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The ranks, the padding rule and the cost model that plans are made for."""
+        return Cluster(
+            num_ranks=self.num_ranks,
+            capacity=self.capacity,
+            padding=PaddingRule(),
+            cost=RingCost(),
+            overlong=self.overlong,
+            max_cp_size=self.max_cp_size,
+        )
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What the demo found.
+
+    Attributes:
+        steps: the verdict on each step.
+        strategies: the strategies, summed over the steps.
+        bytes_moved: bytes between ranks in the proof.
+        report: the text to print.
+    """
+
+    steps: list[StepProof]
+    strategies: list[StrategyResult]
+    bytes_moved: int
+    report: str
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no step has a fault."""
+        return not any(step.faults for step in self.steps)
+
+
+def load_documents(options: DemoOptions) -> TextDocuments:
+    """Read as many documents as the demo needs, chosen by the seed.
+
+    Raises:
+        ArgumentError: no text, or paths that do not exist.
+    """
+    files = find_text_files(options.data or installed_text_folders())
+    order = np.random.default_rng(options.seed).permutation(len(files))
+    wanted = options.num_steps * options.global_batch_size
+    documents = TextDocuments.read((files[i] for i in order), max_documents=wanted)
+    if len(documents) == 0:
+        raise ArgumentError(f"no readable text among {len(files)} files")
+    return documents
+
+
+def _documents_of_step(options: DemoOptions, documents: TextDocuments, step: int) -> Int64Array:
+    """Return which documents make up a step; where they are too few, they come round again."""
+    first = step * options.global_batch_size
+    return np.arange(first, first + options.global_batch_size) % len(documents)
+
+
+def _rank_step(
+    communicator: Communicator, options: DemoOptions, documents: TextDocuments, step: int
+) -> tuple[RankEvidence, Plan, SampleTable, int]:
+    """What one rank does in one step: read its share, gather, plan, compare, exchange, check."""
+    chosen = _documents_of_step(options, documents, step)
+    mine = chosen[communicator.rank :: communicator.size]
+    samples = [{"input_ids": documents[int(i)]} for i in mine]
+    gathered = gather_samples(communicator, samples)
+    plan = options.cluster.plan(gathered.table.lengths, scheduler=options.scheduler)
+    check_same_plan(communicator, plan)
+    batches = exchange_samples(communicator, gathered, plan, sharding=options.sharding, routing=options.routing)
+    order = np.concatenate([chosen[rank :: communicator.size] for rank in range(communicator.size)])
+    evidence = check_batches(batches[communicator.rank], plan, communicator.rank, documents, order, options.sharding)
+    valid = next((batch.global_valid_tokens for batch in batches[communicator.rank]), 0)
+    return evidence, plan, gathered.table, valid
+
+
+def prove(
+    options: DemoOptions, documents: TextDocuments, *, done: Callable[[], object]
+) -> tuple[list[StepProof], list[Plan], list[SampleTable], int]:
+    """Run every step on all ranks and judge it.
+
+    Returns:
+        The verdicts, the plans, the sample tables, and the bytes that moved between ranks.
+    """
+
+    def run_all_steps(communicator: Communicator) -> list[tuple[RankEvidence, Plan, SampleTable, int]]:
+        results = []
+        for step in range(options.num_steps):
+            results.append(_rank_step(communicator, options, documents, step))
+            if communicator.rank == 0:
+                done()
+        moved.append(communicator.counters.bytes_sent)
+        return results
+
+    moved: list[int] = []
+    by_rank = run_ranks(options.num_ranks, run_all_steps, deadline_s=options.deadline_s)
+    verdicts, plans, tables = [], [], []
+    for of_step in zip(*by_rank, strict=True):
+        _, plan, table, valid = of_step[0]
+        verdicts.append(conclude(plan, [evidence for evidence, *_ in of_step], valid))
+        plans.append(plan)
+        tables.append(table)
+    return verdicts, plans, tables, sum(moved)
+
+
+def run_demo(options: DemoOptions, *, progress: Callable[[int], Callable[[], object]]) -> DemoResult:
+    """Run the whole demo.
+
+    Args:
+        options: what to run.
+        progress: given the number of units of work, returns what is called after each.
+    """
+    started = time.perf_counter()
+    documents = load_documents(options)
+    done = progress(options.num_steps * (1 + len(STRATEGIES)))
+    verdicts, _, tables, moved = prove(options, documents, done=done)
+    steps = [table.lengths for table in tables]
+    strategies = compare_strategies(options.cluster, steps, done=done)
+    for result in strategies:
+        if result.failure is None and result.name != "pad to longest":
+            result.bytes_moved = _bytes_moved([step.plan for step in result.steps], tables, options.sharding, "sliced")
+            result.bytes_whole = _bytes_moved([step.plan for step in result.steps], tables, options.sharding, "whole")
+    result = DemoResult(steps=verdicts, strategies=strategies, bytes_moved=moved, report="")
+    result.report = _report(options, documents, result, time.perf_counter() - started)
+    return result
+
+
+def _bytes_moved(plans: Sequence[Plan], tables: Sequence[SampleTable], sharding: str, routing: str) -> int:
+    pairs = zip(plans, tables, strict=True)
+    return sum(
+        build_routes(p, table, num_processes=p.num_ranks, sharding=sharding, routing=routing).bytes_moved
+        for p, table in pairs
+    )
+
+
+def _report(options: DemoOptions, documents: TextDocuments, result: DemoResult, seconds: float) -> str:
+    lengths = documents.lengths()
+    unit = options.cluster.cost.unit
+    total = sum(step.num_tokens for step in result.steps)
+    lines = [
+        f"{len(documents)} documents, {int(lengths.sum()):,} byte tokens: median {int(np.median(lengths)):,}, "
+        f"longest {int(lengths.max()):,}"
+        + (f"; {documents.num_unreadable} files left out (not UTF-8)" if documents.num_unreadable else ""),
+        f"{options.num_ranks} ranks, {options.num_steps} steps of {options.global_batch_size} documents, capacity "
+        f"{options.capacity:,} tokens a rank, {options.sharding} slices, {options.routing} routing",
+        "",
+        format_strategies(result.strategies, unit=unit),
+        f"step time: mean over steps by {options.cluster.cost!r}; above bound: over the lower bound of the same pieces",
+        "moved: bytes between ranks by slices, fused; beside it by whole sequences, field by field",
+        "",
+    ]
+    lines += [f"{r.name}: {r.failure}" for r in result.strategies if r.failure]
+    cut = sum(step.num_cut_documents for step in result.steps)
+    dropped = sum(step.num_dropped_tokens for step in result.steps)
+    faults = [f"step {s}: {fault}" for s, step in enumerate(result.steps) for fault in step.faults]
+    counts = f"{cut} documents cut or dropped by overlong={options.overlong!r}, {dropped:,} tokens dropped"
+    if faults:
+        lines += [f"PROOF FAILED under {options.scheduler}: {len(faults)} faults ({counts})", *faults[:20]]
+    else:
+        lines.append(
+            f"PROVEN under {options.scheduler}: {total:,} tokens arrived exactly once, each at the right rank with its "
+            f"position, label and segment, compared with the source; {counts}. {seconds:.1f} s"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""Exact losses: what counts, by what it is divided, and how to undo the averaging of data-parallel wrappers.
+
+The loss of a step is one sum over all tokens that count, divided once by a number that every rank knows:
+
+    loss = sum over ranks, micro-batches, tokens of  weight(token) * token_loss(token)
+
+With the weights of `token_weights` that sum is the token mean, the sequence mean or the group mean of the whole step,
+however sequences were packed and split. Each token is computed on exactly one CP rank, so plain sums over ranks are
+right; a rank without valid tokens adds exactly 0, and a step without any gives exactly 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dcpack._checks import Float64Array, as_lengths, check_choice, check_int
+from dcpack.errors import ArgumentError
+from dcpack.layout import IGNORED_LABEL
+
+__all__ = ["NORMALISERS", "averaging_factor", "count_valid_tokens", "token_weights", "valid_token_mask"]
+
+NORMALISERS = ("token", "sequence", "group")
+"""The mean over tokens; over sequences of their token means; over prompt groups of the token means of each group."""
+
+
+def valid_token_mask(labels: Any, loss_mask: Any = None) -> npt.NDArray[np.bool_]:
+    """Tell which tokens count in the loss: label not -100, and loss mask, where there is one, not 0.
+
+    Args:
+        labels: [t], shifted labels.
+        loss_mask: [t] or None.
+
+    Returns:
+        bool[t].
+
+    Example:
+        >>> valid_token_mask([5, -100, 7], [1.0, 1.0, 0.0]).tolist()
+        [True, False, False]
+    """
+    labels = np.asarray(labels)
+    valid = labels != IGNORED_LABEL
+    if loss_mask is None:
+        return valid
+    mask = np.asarray(loss_mask)
+    if mask.shape != labels.shape:
+        raise ArgumentError(f"loss_mask must have the shape of labels {labels.shape}, got {mask.shape}")
+    return valid & (mask != 0)
+
+
+def count_valid_tokens(labels: Any, loss_mask: Any = None) -> int:
+    """Return how many tokens count in the loss.
+
+    Example:
+        >>> count_valid_tokens([5, -100, 7])
+        2
+    """
+    return int(np.count_nonzero(valid_token_mask(labels, loss_mask)))
+
+
+def token_weights(
+    labels: Any,
+    loss_mask: Any = None,
+    *,
+    normaliser: str = "token",
+    global_valid_tokens: int | None = None,
+    segment_ids: Any = None,
+    sequence_valid_tokens: Any = None,
+    num_units: int | None = None,
+) -> Float64Array:
+    """Return the weight of each token, so that the plain sum of ``weight * token_loss`` over all ranks is the mean.
+
+    Every number is one of the whole step, so that the weight of a token depends on nothing that packing or CP changes.
+
+    Args:
+        labels: [t], shifted labels of one batch.
+        loss_mask: [t] or None.
+        normaliser: ``"token"``: needs `global_valid_tokens`. ``"sequence"``, ``"group"``: need the other three.
+        global_valid_tokens: valid tokens of the step.
+        segment_ids: int[t], sequence of each token, from 1; 0 is padding.
+        sequence_valid_tokens: int64[n], for each sequence of the batch the valid tokens of its unit over the whole
+            step: of the sequence itself (before it was cut or split over ranks) under ``"sequence"``, of all sequences
+            of its prompt group under ``"group"``.
+        num_units: sequences (or groups) of the step that have a valid token.
+
+    Returns:
+        float64[t], 0 where a token does not count.
+
+    Raises:
+        ArgumentError: a number that the normaliser needs is missing, or does not fit the batch.
+
+    Example:
+        >>> token_weights([5, -100, 7], global_valid_tokens=4).tolist()
+        [0.25, 0.0, 0.25]
+        >>> sizes = [1, 2]
+        >>> token_weights([4, 5, 6], normaliser="sequence", segment_ids=[1, 2, 2], sequence_valid_tokens=sizes,
+        ...               num_units=2).tolist()
+        [0.5, 0.25, 0.25]
+    """
+    check_choice("normaliser", normaliser, NORMALISERS)
+    valid = valid_token_mask(labels, loss_mask)
+    if normaliser == "token":
+        if global_valid_tokens is None:
+            raise ArgumentError("normaliser 'token' needs global_valid_tokens")
+        total = check_int("global_valid_tokens", global_valid_tokens, minimum=0)
+        if total < np.count_nonzero(valid):
+            raise ArgumentError(f"global_valid_tokens is {total}, but this batch alone has {np.count_nonzero(valid)}")
+        return np.where(valid, 1.0 / max(total, 1), 0.0)
+    if segment_ids is None or sequence_valid_tokens is None or num_units is None:
+        raise ArgumentError(f"normaliser {normaliser!r} needs segment_ids, sequence_valid_tokens and num_units")
+    return _unit_weights(valid, segment_ids, sequence_valid_tokens, num_units)
+
+
+def _unit_weights(valid: npt.NDArray[np.bool_], segment_ids: Any, unit_tokens: Any, num_units: int) -> Float64Array:
+    tokens = as_lengths("sequence_valid_tokens", unit_tokens)
+    segments = as_lengths("segment_ids", segment_ids)
+    num_units = check_int("num_units", num_units, minimum=0)
+    if segments.shape != valid.shape or segments.max(initial=0) > tokens.size:
+        raise ArgumentError(
+            f"segment_ids must have shape {valid.shape} and at most {tokens.size} sequences, "
+            f"got {segments.shape} and {segments.max(initial=0)}"
+        )
+    if np.any(valid & (segments == 0)):
+        raise ArgumentError(f"valid tokens in padding: slots {np.flatnonzero(valid & (segments == 0))[:8].tolist()}")
+    sizes = np.concatenate([[1], tokens])[segments]
+    if np.any(valid & (sizes == 0)):
+        raise ArgumentError("sequence_valid_tokens is 0 for a sequence that has a valid token here")
+    return np.where(valid, 1.0 / (np.maximum(sizes, 1) * float(max(num_units, 1))), 0.0)
+
+
+def averaging_factor(num_averaged_ranks: int) -> float:
+    """Return what to multiply a rank's loss with where a wrapper divides summed gradients by the number of ranks.
+
+    DDP and FSDP average gradients over their ranks by default. The weights above already hold the one division, so the
+    average is undone: multiply the loss of every rank by the number of ranks whose gradients are averaged (DP x CP
+    together where CP ranks take part in the same reduction). Wrappers told to sum (FSDP2's
+    ``set_gradient_divide_factor(1.0)``, Megatron-Core's ``calculate_per_token_loss``) need no factor.
+
+    Example:
+        >>> averaging_factor(8)
+        8.0
+    """
+    return float(check_int("num_averaged_ranks", num_averaged_ranks, minimum=1))

@@ -1,0 +1,104 @@
+"""Numbers to log: plans, batches and exchanges as flat dictionaries of floats, with units in the names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dcpack.cost import CostModel
+from dcpack.exchange import PackedBatch, Routes
+from dcpack.plans import Plan
+
+__all__ = ["batch_metrics", "mean_cp_size", "plan_metrics", "route_metrics"]
+
+
+def mean_cp_size(plan: Plan) -> float:
+    """Return the mean CP size that a token meets: ``1 + sum(L * (cp - 1)) / sum(L)`` over all entries.
+
+    Example:
+        >>> import dcpack
+        >>> mean_cp_size(dcpack.plan([150, 50], num_ranks=3, capacity=100))
+        1.75
+    """
+    tokens = plan.entry_lengths
+    total = int(tokens.sum())
+    return 1.0 + float((tokens * (plan.cp_size[plan.entry_bin] - 1)).sum()) / total if total else 1.0
+
+
+def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> dict[str, float]:
+    """Return what a plan does with the ranks.
+
+    Args:
+        plan: a plan with ranks.
+        cost: the cost model that times it; times are in its unit, which is part of the key.
+        sync: as in `Plan.simulate`.
+
+    Returns:
+        ``plan/num_microbatches``, ``plan/num_sequences``, ``plan/num_tokens``, ``plan/num_dropped_tokens``,
+        ``plan/num_cut_sequences``, ``plan/num_dummy_bins``; ``plan/padding_share`` (padding over padded tokens),
+        ``plan/utilization`` (real tokens over all slots of all rows), ``plan/imbalance`` (slowest over mean rank, by
+        work of the whole step), ``plan/mean_cp_size``, ``plan/step_time(unit)``, ``plan/bound(unit)`` and
+        ``plan/above_bound`` (step time over bound, less 1).
+
+    Example:
+        >>> import dcpack
+        >>> metrics = plan_metrics(dcpack.plan([60, 30, 90], num_ranks=2, capacity=100), dcpack.RingCost())
+        >>> metrics["plan/utilization"], metrics["plan/mean_cp_size"]
+        (0.9, 1.0)
+    """
+    tokens, padded = int(plan.entry_lengths.sum()), int(plan.bin_padded_tokens.sum())
+    slots = plan.num_microbatches * plan.num_ranks * plan.rows_per_rank * plan.capacity
+    work = plan.rank_times(cost).sum(axis=0)
+    step, bound = plan.simulate(cost, sync=sync), plan.bounds.get("step_time", 0.0)
+    pieces = np.bincount(plan.sequence_ids, minlength=plan.num_sequences)
+    cut = (pieces > 1) | ((pieces == 1) & (plan.dropped > 0))
+    return {
+        "plan/num_microbatches": float(plan.num_microbatches),
+        "plan/num_sequences": float(plan.num_sequences),
+        "plan/num_tokens": float(tokens),
+        "plan/num_dropped_tokens": float(plan.dropped.sum()),
+        "plan/num_cut_sequences": float(cut.sum()),
+        "plan/num_dummy_bins": float(plan.dummy.sum()),
+        "plan/padding_share": 1.0 - tokens / padded if padded else 0.0,
+        "plan/utilization": tokens / slots if slots else 0.0,
+        "plan/imbalance": float(work.max() / work.mean()) if work.any() else 1.0,
+        "plan/mean_cp_size": mean_cp_size(plan),
+        f"plan/step_time({cost.unit})": step,
+        f"plan/bound({cost.unit})": bound,
+        "plan/above_bound": step / bound - 1.0 if bound else 0.0,
+    }
+
+
+def route_metrics(routes: Routes) -> dict[str, float]:
+    """Return what an exchange moves.
+
+    Returns:
+        ``exchange/bytes_moved(B)``: bytes between processes; ``exchange/num_segments``; and
+        ``exchange/max_bytes_sent(B)``: the busiest sender's share.
+    """
+    sent = [int(routes.send_counts(process).sum()) for process in range(routes.num_processes)]
+    return {
+        "exchange/bytes_moved(B)": float(routes.bytes_moved),
+        "exchange/num_segments": float(routes.delivery.size),
+        "exchange/max_bytes_sent(B)": float(max(sent, default=0)),
+    }
+
+
+def batch_metrics(batches: Iterable[PackedBatch]) -> dict[str, float]:
+    """Return what the batches of one rank hold.
+
+    Returns:
+        ``batch/num_batches``, ``batch/num_tokens`` (slots), ``batch/num_real_tokens``, ``batch/num_valid_tokens`` and
+        ``batch/padding_share``.
+    """
+    found = list(batches)
+    slots = sum(batch.num_tokens for batch in found)
+    real = sum(int(np.count_nonzero(batch.tokens["segment_ids"])) for batch in found if not batch.is_dummy)
+    return {
+        "batch/num_batches": float(len(found)),
+        "batch/num_tokens": float(slots),
+        "batch/num_real_tokens": float(real),
+        "batch/num_valid_tokens": float(sum(batch.num_valid_tokens for batch in found)),
+        "batch/padding_share": 1.0 - real / slots if slots else 0.0,
+    }

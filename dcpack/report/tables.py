@@ -1,0 +1,50 @@
+"""Tables in plain text, for terminals and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["format_bytes", "format_table"]
+
+
+def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""Return a table: the first column to the left, all others to the right; a header may have several lines.
+
+    Example:
+        >>> print(format_table(["what", "how\nmany"], [["apples", "3"], ["nuts", "12"]]))
+                how
+        what   many
+        ------ ----
+        apples    3
+        nuts     12
+    """
+    split = [header.split("\n") for header in headers]
+    depth = max(len(lines) for lines in split)
+    tops = [[""] * (depth - len(lines)) + lines for lines in split]
+    body = [[tops[c][line] for c in range(len(headers))] for line in range(depth)]
+    widths = [max(len(row[c]) for row in [*body, *rows]) for c in range(len(headers))]
+    rule = ["-" * width for width in widths]
+    lines = [*body, rule, *[list(row) for row in rows]]
+    return "\n".join(_line(cells, widths) for cells in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    aligned = [cells[0].ljust(widths[0])]
+    aligned += [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return " ".join(aligned).rstrip()
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes in a unit that leaves three digits.
+
+    Example:
+        >>> format_bytes(0), format_bytes(1536), format_bytes(5 * 2**30)
+        ('0 B', '1.50 KiB', '5.00 GiB')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while count >= 1024 and power < len(units) - 1:
+        count /= 1024
+        power += 1
+    digits = 0 if power == 0 else 2 if count < 10 else 1 if count < 100 else 0
+    return f"{count:.{digits}f} {units[power]}"
