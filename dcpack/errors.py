@@ -62,7 +62,7 @@ class PlanError(DcpackError, ValueError):
 
 
 class BackendError(DcpackError, RuntimeError):
-    """A back end is unknown, is not installed, or its device is missing; the message says what would bring it.
+    """A back end is known but cannot be had here; the message says what is missing and what would bring it.
 
     Example:
         >>> issubclass(BackendError, RuntimeError)

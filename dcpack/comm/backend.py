@@ -1,0 +1,82 @@
+"""What a back end is: a way to a communicator, to the device, and to the samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from dcpack._checks import list_offenders
+from dcpack.comm.communicator import Communicator
+from dcpack.comm.reader import Indexable, read_in_order
+from dcpack.errors import ArgumentError
+
+__all__ = ["Backend", "Mesh"]
+
+
+class Mesh(Protocol):
+    """Anything that knows the groups along its axes, such as a `Topology`."""
+
+    def groups(self, axes: Any, /) -> Sequence[Sequence[int]]:
+        """Return the groups along `axes`: tuples of global numbers that hold every rank once."""
+        ...
+
+
+class Backend(ABC):
+    """One kind of cluster, or of a stand-in for one.
+
+    The constructor takes the options of the back end by keyword and loads its framework, and nothing else does.
+
+    Attributes:
+        name: the name in the registry.
+
+    Example:
+        >>> from dcpack.comm import get_backend
+        >>> get_backend("fake").world().size
+        1
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def available(cls) -> tuple[bool, str]:
+        """Return whether it can be used here, and its version or what is missing."""
+
+    @abstractmethod
+    def world(self) -> Communicator:
+        """Return the communicator of all processes; never a smaller one because something is not set up."""
+
+    def from_mesh(self, mesh: Mesh, axes: Any) -> Communicator:
+        """Return the communicator of this process's group along `axes` of `mesh`; all processes call it together.
+
+        Args:
+            mesh: gives ``groups(axes)``, tuples of global numbers that hold every member of the world once.
+            axes: what the mesh calls one or several of its axes.
+
+        Example:
+            >>> from dcpack.comm import FakeBackend
+            >>> class Grid:
+            ...     def groups(self, axes):
+            ...         return [(0, 1), (2, 3)] if axes == "cp" else [(0, 2), (1, 3)]
+            >>> backend = FakeBackend(num_ranks=4)
+            >>> backend.run(lambda communicator: backend.from_mesh(Grid(), "dp").ranks)
+            [(0, 2), (1, 3), (0, 2), (1, 3)]
+        """
+        world = self.world()
+        members = {rank: member for member, rank in enumerate(world.ranks)}
+        with world.guard():
+            groups = [tuple(group) for group in mesh.groups(axes)]
+            if strangers := sorted({rank for group in groups for rank in group} - members.keys()):
+                listed = list_offenders([str(rank) for rank in strangers])
+                raise ArgumentError(f"the mesh names ranks that are not in the world of {world.size}: {listed}")
+            partition = [[members[rank] for rank in group] for group in groups]
+        return world.split(partition)
+
+    def to_device(self, array: Any) -> Any:
+        """Return `array` on this process's device; here it stays where it is."""
+        return array
+
+    def make_reader(self, dataset: Indexable, indices: Iterable[int], *, num_workers: int = 0) -> Iterator[Any]:
+        """Yield ``dataset[i]`` for each i of `indices`, in their order; see `read_in_order`."""
+        return read_in_order(dataset, indices, num_workers=num_workers)
