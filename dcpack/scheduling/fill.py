@@ -167,9 +167,12 @@ def _borrow(problem: Problem, groups: MicroBatch, others: list[Group]) -> MicroB
 
 
 def _add_dummies(problem: Problem, groups: MicroBatch) -> MicroBatch:
-    """Fill the free ranks with dummy groups, after widening what can be widened."""
+    """Fill the free ranks with dummy groups, after splitting and widening what can be."""
     if problem.on_empty == "dummy":
-        for real in (_widen(problem, groups), groups):
+        split = [Group(group.cp_size, list(group.items)) for group in groups]
+        while _split_off(problem, split):
+            pass
+        for real in (_widen(problem, split), split, _widen(problem, groups), groups):
             dummies = _dummy_sizes(problem, problem.num_ranks - _ranks_used(real))
             if dummies is not None:
                 return [*real, *(Group(size, []) for size in dummies)]
