@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcpack._checks import BoolArray, list_offenders
+from dcpack.errors import InfeasibleError
 from dcpack.layout import MAX_OFFSET
 from dcpack.padding import row_capacity
 
 if TYPE_CHECKING:
     from dcpack.plans import Plan
 
-__all__ = ["plan_faults"]
+__all__ = ["plan_faults", "refuse_huge_bins"]
+
+
+def refuse_huge_bins(plan: Plan) -> None:
+    """Raise `InfeasibleError` where a bin is over what int32 offsets can hold: no kernel could take it."""
+    if huge := np.flatnonzero(plan.bin_padded_tokens > MAX_OFFSET).tolist():
+        listed = list_offenders([f"bin {b} of {plan.bin_padded_tokens[b]}" for b in huge])
+        raise InfeasibleError(f"bins over the {MAX_OFFSET} padded tokens that int32 offsets can hold: {listed}")
 
 
 def plan_faults(plan: Plan) -> list[str]:
@@ -26,7 +34,7 @@ def _entry_faults(plan: Plan) -> list[str]:
     ids, starts, ends = plan.sequence_ids, plan.starts, plan.starts + plan.entry_lengths
     if bad := np.flatnonzero((ids < 0) | (ids >= plan.num_sequences)).tolist():
         return [f"unknown sequences: {list_offenders([f'entry {e} names {ids[e]}' for e in bad])}"]
-    bad_part = (starts < 0) | (plan.entry_lengths < 1) | (ends > plan.lengths[ids])
+    bad_part = (starts < 0) | (plan.entry_lengths < 1) | (starts > plan.lengths[ids] - plan.entry_lengths)
     faults = _faults("parts outside their sequence", bad_part, lambda e: f"{ids[e]}[{starts[e]}:{ends[e]}]")
     order = np.lexsort((starts, ids))
     overlap = (ids[order][1:] == ids[order][:-1]) & (starts[order][1:] < ends[order][:-1])
@@ -80,6 +88,8 @@ def _rank_faults(plan: Plan) -> list[str]:
         lambda i: f"micro-batch {plan.microbatch[order][i]}, bin {order[i]}",
     )
     num_slots = plan.num_microbatches * plan.rows_per_rank
+    if num_slots > plan.num_bins:
+        return [f"micro-batches or rows without a bin: {num_slots} slots, {plan.num_bins} bins"]
     missing = np.bincount(slot, minlength=num_slots) == 0
     faults += _faults("micro-batches or rows without a bin", missing, lambda s: f"slot {s}")
     power = plan.cp_size & (plan.cp_size - 1) == 0

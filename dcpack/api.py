@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from dcpack._checks import Int64Array, as_lengths, check_choice
+from dcpack._plan_faults import refuse_huge_bins
 from dcpack.balancing import get_balancer
 from dcpack.bounds import packing_lower_bound
 from dcpack.cost import CostModel, RingCost
-from dcpack.packing import PACKERS, apply_overlong, concat_then_split, get_packer
+from dcpack.packing import OVERLONG_POLICIES, PACKERS, apply_overlong, concat_then_split, get_packer
 from dcpack.padding import (
     PaddingRule,
     check_capacity,
@@ -62,6 +63,7 @@ def pack(
     lengths = as_lengths("lengths", lengths)
     capacity = check_capacity(capacity, padding)
     check_choice("method", method, (*PACKERS, "concat_then_split"))
+    check_choice("overlong", overlong, OVERLONG_POLICIES)
     row = row_capacity(capacity, padding)
     if method == "concat_then_split":
         cut = concat_then_split(lengths, row, multiple=padding_multiple(padding, 1), max_sequences=max_sequences)
@@ -112,6 +114,7 @@ def _rankless_plan(
         padding=padding,
         bounds={"num_bins": fewest + int(oversized.sum())},
     )
+    refuse_huge_bins(result)
     result.validate()
     return result
 

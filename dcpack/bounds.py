@@ -162,10 +162,12 @@ def step_bounds(
         fits = (distinct <= longest_fitting_length(capacity, size, padding)) | (k == len(cp_sizes) - 1)
         times[k, fits] = alone[fits]
         fewest_tokens = np.minimum(fewest_tokens, padded)
+    rows = row_capacity(capacity, padding)
+    oversized = distinct > int(longest_fitting_length(capacity, np.array(cp_sizes), padding).max())
+    fewest_tokens[oversized] = rows * cp_sizes[0]  # whatever its length, it takes one row on at least so many ranks
     columns = cost.columns(distinct) * counts[:, np.newaxis]
     whole = cost.bin_time(columns.sum(axis=0, keepdims=True), np.ones(1, np.int64), np.zeros(1, np.bool_))
     work = float(whole[0]) / num_ranks
     longest = float(times.min(axis=0).max())
-    rows = row_capacity(capacity, padding) * num_ranks
-    microbatches = float(-(-int((fewest_tokens * counts).sum()) // rows)) if rows else 0.0
+    microbatches = float(-(-int((fewest_tokens * counts).sum()) // (rows * num_ranks)))
     return {"work": work, "longest": longest, "step_time": max(work, longest), "num_microbatches": microbatches}

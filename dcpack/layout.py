@@ -80,10 +80,14 @@ def cu_seqlens_from_lengths(lengths: Any) -> Int32Array:
         >>> cu_seqlens_from_lengths([3, 2, 4])
         array([0, 3, 5, 9], dtype=int32)
     """
-    ends = np.cumsum(as_lengths("lengths", lengths))
-    if ends.size and ends[-1] > MAX_OFFSET:
-        raise ArgumentError(f"a bin of {ends[-1]} tokens is over the {MAX_OFFSET} that int32 offsets can hold")
-    return np.concatenate([[0], ends]).astype(np.int32)
+    checked = as_lengths("lengths", lengths)
+    _check_int32(checked.sum(dtype=np.float64))
+    return np.concatenate([[0], np.cumsum(checked)]).astype(np.int32)
+
+
+def _check_int32(total: float) -> None:
+    if total > MAX_OFFSET:
+        raise ArgumentError(f"a bin of {total:.0f} tokens is over the {MAX_OFFSET} that int32 offsets can hold")
 
 
 def check_cu_seqlens(name: str, cu_seqlens: Any) -> Int64Array:
@@ -203,10 +207,16 @@ def padding_mask(cu_seqlens: Any, cu_seqlens_padded: Any) -> BoolArray:
         >>> padding_mask([0, 3, 5], [0, 4, 8]).astype(int).tolist()
         [0, 0, 0, 1, 0, 0, 1, 1]
     """
-    padded = lengths_from_cu_seqlens(cu_seqlens_padded)
-    mask = np.ones(int(padded.sum()), np.bool_)
-    mask[slots_of_real_tokens(lengths_from_cu_seqlens(cu_seqlens), padded)] = False
-    return mask
+    ends = check_cu_seqlens("cu_seqlens", cu_seqlens)
+    starts = check_cu_seqlens("cu_seqlens_padded", cu_seqlens_padded)
+    if ends.size != starts.size:
+        raise ArgumentError(f"cu_seqlens and cu_seqlens_padded must be equally long, got {ends.size} and {starts.size}")
+    real, padded = np.diff(ends), np.diff(starts)
+    if short := np.flatnonzero(padded < real).tolist():
+        listed = list_offenders([f"sequence {i} has {real[i]} tokens padded to {padded[i]}" for i in short])
+        raise ArgumentError(f"cu_seqlens_padded must leave room for cu_seqlens: {listed}")
+    within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], padded)
+    return within >= np.repeat(real, padded)
 
 
 def scatter_real(values: Any, slots: Int64Array, size: int, fill: Any) -> npt.NDArray[Any]:
@@ -247,6 +257,8 @@ def shift_labels(tokens: Any, cu_seqlens: Any) -> npt.NDArray[Any]:
     """
     tokens = np.asarray(tokens)
     offsets = check_cu_seqlens("cu_seqlens", cu_seqlens)
+    if tokens.dtype.kind not in "iu" and tokens.size:
+        raise ArgumentError(f"tokens must hold integers, got dtype {tokens.dtype}")
     if tokens.ndim != 1 or tokens.size != offsets[-1]:
         raise ArgumentError(f"tokens must be one-dimensional and end with cu_seqlens: {tokens.shape}, {offsets[-1]}")
     dtype = tokens.dtype if tokens.dtype.kind == "i" else np.dtype(np.int64)
@@ -277,6 +289,7 @@ def fixed_shape_cu_seqlens(cu_seqlens: Any, max_sequences: int) -> tuple[Int32Ar
     """
     offsets = check_cu_seqlens("cu_seqlens", cu_seqlens)
     max_sequences = check_int("max_sequences", max_sequences, minimum=0)
+    _check_int32(float(offsets[-1]))
     count = offsets.size - 1
     if count > max_sequences:
         raise ArgumentError(f"{count} sequences do not fit in max_sequences {max_sequences}")

@@ -21,6 +21,7 @@ from dcpack._checks import Int64Array, check_int
 from dcpack.errors import ArgumentError
 
 __all__ = [
+    "MAX_CAPACITY",
     "PaddingRule",
     "check_capacity",
     "longest_fitting_length",
@@ -28,6 +29,9 @@ __all__ = [
     "padding_multiple",
     "row_capacity",
 ]
+
+MAX_CAPACITY = 2**40
+"""The largest capacity that is taken, in tokens: beyond it sums over ranks could leave int64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +58,8 @@ class PaddingRule:
     sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
-        check_int("tp", self.tp, minimum=1)
-        check_int("block", self.block, minimum=1)
+        for name in ("tp", "block"):
+            object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=1))
         if not isinstance(self.sequence_parallel, bool):
             raise ArgumentError(f"sequence_parallel must be a bool, got {self.sequence_parallel!r}")
 
@@ -147,6 +151,8 @@ def check_capacity(capacity: Any, padding: Any) -> int:
         dcpack.errors.ArgumentError: capacity must be at least 128, to which the padding rule pads each row, got 64
     """
     capacity = check_int("capacity", capacity, minimum=1)
+    if capacity > MAX_CAPACITY:
+        raise ArgumentError(f"capacity must be at most {MAX_CAPACITY}, got {capacity}")
     if padding is not None and not isinstance(padding, PaddingRule):
         raise ArgumentError(f"padding must be a PaddingRule or None, got {padding!r}")
     multiple = 1 if padding is None else padding.row_multiple()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -34,7 +35,7 @@ from dcpack._checks import (
     frozen,
 )
 from dcpack._plan_faults import plan_faults
-from dcpack.errors import PlanError
+from dcpack.errors import ArgumentError, PlanError
 from dcpack.padding import PaddingRule, padded_lengths
 from dcpack.topology import crosses_node
 
@@ -52,6 +53,10 @@ _FLAG_ARRAYS = ("oversized", "dummy")
 _ENTRY_ARRAYS = ("sequence_ids", "starts", "entry_lengths")
 _SEQUENCE_ARRAYS = ("lengths", "dropped")
 _ARRAYS = (*_BIN_ARRAYS, *_FLAG_ARRAYS, "offsets", *_ENTRY_ARRAYS, *_SEQUENCE_ARRAYS)
+_UNREADABLE = (
+    *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError),
+    *(zipfile.BadZipFile, zlib.error),
+)  # what reading a damaged .npz raises
 _SCALARS = ("num_ranks", "num_microbatches", "rows_per_rank", "capacity")
 
 
@@ -114,19 +119,24 @@ class Plan:
         for name in _ARRAYS:
             wanted = _dtype_of(name)
             array = np.asarray(getattr(self, name))
-            if array.ndim != 1 or (array.size and array.dtype != wanted):
+            if array.ndim != 1 or (array.size and array.dtype.newbyteorder("=") != wanted):
                 raise PlanError(f"{name} must be {np.dtype(wanted)}[...], got {array.dtype} of shape {array.shape}")
             object.__setattr__(self, name, frozen(array.astype(wanted)))
         for name in _SCALARS:
-            object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=0))
+            try:
+                object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=0))
+            except ArgumentError as error:
+                raise PlanError(str(error)) from error
         object.__setattr__(self, "cp_sizes", tuple(int(size) for size in self.cp_sizes))
         object.__setattr__(self, "bounds", MappingProxyType({k: float(v) for k, v in self.bounds.items()}))
         self._check_shapes()
 
     def _check_shapes(self) -> None:
+        if self.offsets.size == 0 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
+            raise PlanError(f"offsets must start at 0 and never decrease, got {self.offsets[:8].tolist()}")
         num_bins = self.offsets.size - 1
         wrong = [name for name in (*_BIN_ARRAYS, *_FLAG_ARRAYS) if getattr(self, name).size != num_bins]
-        entries = int(self.offsets[-1]) if self.offsets.size else -1
+        entries = int(self.offsets[-1])
         wrong += [name for name in _ENTRY_ARRAYS if getattr(self, name).size != entries]
         wrong += [] if self.dropped.size == self.lengths.size else ["dropped"]
         if wrong:
@@ -225,7 +235,7 @@ class Plan:
                 return f"{key}: {value} against {theirs[key]}"
         for name in _SEQUENCE_ARRAYS:
             if not np.array_equal(getattr(self, name), getattr(other, name)):
-                return f"{name} of the sequences differ"
+                return f"{name}: {_first_unequal(getattr(self, name), getattr(other, name))}"
         for b in range(min(self.num_bins, other.num_bins)):
             if self.describe_bin(b) != other.describe_bin(b):
                 return f"bin {b}: {self.describe_bin(b)} against {other.describe_bin(b)}"
@@ -239,6 +249,7 @@ class Plan:
             >>> dcpack.plan([5, 6], num_ranks=1, capacity=11).describe_bin(0)
             'micro-batch 0, ranks 0..0, row 0, entries 1[0:6] 0[0:5]'
         """
+        check_int("index", index, minimum=0, maximum=max(self.num_bins - 1, 0))
         place = f"micro-batch {self.microbatch[index]}, "
         first, last = self.first_rank[index], self.first_rank[index] + self.cp_size[index] - 1
         place += f"ranks {first}..{last}, row {self.row[index]}, "
@@ -398,7 +409,8 @@ class Plan:
             PlanError: missing, truncated or corrupt file, or another fingerprint; names the file and the reason.
         """
         plan = _read_plan(Path(path))
-        wanted = {"capacity": capacity, "padding": padding, "cp_sizes": cp_sizes}
+        sizes = None if cp_sizes is None else tuple(cp_sizes)
+        wanted = {"capacity": capacity, "padding": padding, "cp_sizes": sizes}
         refused = [
             f"{name} {getattr(plan, name)}, wanted {value}"
             for name, value in wanted.items()
@@ -409,16 +421,23 @@ class Plan:
         return plan
 
 
+def _first_unequal(mine: Int64Array, theirs: Int64Array) -> str:
+    if mine.size != theirs.size:
+        return f"{mine.size} sequences against {theirs.size}"
+    at = int(np.flatnonzero(mine != theirs)[0])
+    return f"sequence {at} has {mine[at]} against {theirs[at]}"
+
+
 def _dtype_of(name: str) -> type[np.bool_] | type[np.int64]:
     return np.bool_ if name in _FLAG_ARRAYS else np.int64
 
 
 def _read_plan(path: Path) -> Plan:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             arrays = {name: archive[name] for name in _ARRAYS}
-    except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise PlanError(f"{path}: not a readable plan: {type(error).__name__}: {error}") from error
     return _restore(str(path), header, arrays)
 

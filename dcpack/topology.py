@@ -61,6 +61,8 @@ class Topology:
         unknown = [axis for axis in axes if axis not in AXES]
         if unknown or len(set(axes)) != len(axes):
             raise ArgumentError(f"axes must be different names out of {', '.join(AXES)}, got {axes}")
+        if not axes:
+            raise ArgumentError("axes must name at least one axis")
         if len(sizes) != len(axes):
             raise ArgumentError(
                 f"sizes must have one number an axis: {len(axes)} axes {axes}, {len(sizes)} sizes {sizes}"
@@ -69,7 +71,7 @@ class Topology:
             check_int(f"size of axis {axis!r}", size, minimum=1) for axis, size in zip(axes, sizes, strict=True)
         )
         count = int(np.prod(sizes, dtype=np.int64))
-        ranks = np.arange(count).reshape(sizes) if self.ranks is None else np.asarray(self.ranks, np.int64)
+        ranks = np.arange(count).reshape(sizes) if self.ranks is None else _as_ranks(self.ranks)
         if ranks.shape != sizes or not np.array_equal(np.sort(ranks, axis=None), np.arange(count)):
             raise ArgumentError(
                 f"ranks must be a permutation of 0..{count - 1} of shape {sizes}, got shape {ranks.shape}"
@@ -167,6 +169,15 @@ class Topology:
         return self.group_of(rank, DATA_AXES)
 
 
+def _as_ranks(values: Any) -> Int64Array:
+    """Return a copy of the ranks of a mesh, of any number of dimensions."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ArgumentError(f"ranks must be an array of integers: {error}") from error
+    return as_lengths("ranks", array.reshape(-1)).reshape(array.shape)
+
+
 def legal_cp_sizes(
     num_ranks: int,
     cp_sizes: str | Sequence[int] = "powers_of_two",
@@ -241,9 +252,9 @@ def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.nda
 def place_blocks(cp_sizes: Any, node_size: int | None = None) -> Int64Array:
     """Lay the CP groups of one micro-batch end to end over the ranks.
 
-    Powers of two go in descending size, which aligns every block to its own size. Other sets are laid out twice, in
-    descending size and by filling each node with the largest block that still fits in it, and the layout that crosses
-    fewer nodes is kept (the first of equals).
+    Powers of two go in descending size, which aligns every block to its own size. Other sets go in the order that
+    crosses the fewest nodes; of equal orders, the one that puts larger blocks first. Where there are too many different
+    orders to look at, each node is filled with the largest block that still fits in it.
 
     Args:
         cp_sizes: int64[b], ranks of each group.
@@ -260,12 +271,13 @@ def place_blocks(cp_sizes: Any, node_size: int | None = None) -> Int64Array:
     """
     sizes = as_lengths("cp_sizes", cp_sizes, minimum=1)
     descending = np.argsort(-sizes, kind="stable")
-    best = _first_ranks(sizes, descending)
     if node_size is None or bool(np.all(sizes & (sizes - 1) == 0)):
-        return best
-    filled = _first_ranks(sizes, _fill_nodes(sizes[descending], node_size, descending))
-    crossings = [int(crosses_node(first, sizes, node_size).sum()) for first in (best, filled)]
-    return filled if crossings[1] < crossings[0] else best
+        return _first_ranks(sizes, descending)
+    check_int("node_size", node_size, minimum=1)
+    order = _fewest_crossings(sizes[descending], node_size)
+    if order is None:
+        order = _fill_nodes(sizes[descending], node_size)
+    return _first_ranks(sizes, descending[order])
 
 
 def _first_ranks(sizes: Int64Array, order: Int64Array) -> Int64Array:
@@ -274,15 +286,48 @@ def _first_ranks(sizes: Int64Array, order: Int64Array) -> Int64Array:
     return first
 
 
-def _fill_nodes(descending_sizes: Int64Array, node_size: int, order: Int64Array) -> Int64Array:
+_MAX_STATES = 4096
+
+
+def _fewest_crossings(descending_sizes: Int64Array, node_size: int) -> Int64Array | None:
+    """Return the order with the fewest blocks that cross nodes, or None where that takes too long to find.
+
+    Blocks of one size are alike, so what is left is a count for each size, and the counts say where the next block
+    starts. The best order of what is left is worked out once for each such state.
+    """
+    distinct, counts = np.unique(-descending_sizes, return_counts=True)
+    sizes = (-distinct).tolist()
+    if np.prod(counts + 1.0) > _MAX_STATES:
+        return None
+    total = int(descending_sizes.sum())
+    best: dict[tuple[int, ...], tuple[int, int]] = {(0,) * len(sizes): (0, -1)}  # left -> (crossings, size to take)
+    for left in np.ndindex(*(counts + 1).tolist()):
+        start = total - sum(n * size for n, size in zip(left, sizes, strict=True))
+        for k, size in enumerate(sizes):
+            if left[k]:
+                rest = best[(*left[:k], left[k] - 1, *left[k + 1 :])][0]
+                crossings = rest + (start // node_size != (start + size - 1) // node_size)
+                if left not in best or crossings < best[left][0]:
+                    best[left] = (crossings, k)
+    waiting = [np.flatnonzero(descending_sizes == size).tolist()[::-1] for size in sizes]
+    order: list[int] = []
+    left = tuple(counts.tolist())
+    while any(left):
+        k = best[left][1]
+        order.append(waiting[k].pop())
+        left = (*left[:k], left[k] - 1, *left[k + 1 :])
+    return np.array(order, np.int64)
+
+
+def _fill_nodes(descending_sizes: Int64Array, node_size: int) -> Int64Array:
     """Order blocks so that each next one is the largest that fits in what is left of the current node."""
-    waiting = list(zip(descending_sizes.tolist(), order.tolist(), strict=True))
+    waiting = list(enumerate(descending_sizes.tolist()))
     chosen: list[int] = []
     offset = 0
     while waiting:
         room = node_size - offset % node_size
-        pick = next((i for i, (size, _) in enumerate(waiting) if size <= room), 0)
-        size, block = waiting.pop(pick)
+        pick = next((i for i, (_, size) in enumerate(waiting) if size <= room), 0)
+        block, size = waiting.pop(pick)
         chosen.append(block)
         offset += size
     return np.array(chosen, np.int64)

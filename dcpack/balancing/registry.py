@@ -13,6 +13,7 @@ BALANCERS: dict[str, Balancer] = {
     "karmarkar_karp": karmarkar_karp,
     "lpt": lpt,
 }
+"""The balancers by name."""
 
 
 def get_balancer(name: str) -> Balancer:

@@ -18,12 +18,15 @@ from dcpack.errors import ArgumentError
 __all__ = ["MAX_NDIM", "RECORD_BYTES", "VERBS", "ControlRecord", "count_checksums"]
 
 VERBS: tuple[str, ...] = ("all_gather", "all_to_all", "broadcast", "agree", "barrier", "split", "dup")
+"""The calls that ranks make together, in the order of their numbers on the wire."""
 MAX_NDIM = 8
+"""Dims that an array in a call may have at most."""
 _MAX_NAME = 32
 _DIGEST_BYTES = 16
 # call, verb, ok, root, ndim; dims; dtype; report, num_bytes, largest_message, max_message_bytes; digest; checksums
 _LAYOUT = struct.Struct(f"<QB?qb{MAX_NDIM}q{_MAX_NAME}sqqqq{_DIGEST_BYTES}sQQ")
 RECORD_BYTES = _LAYOUT.size
+"""Size of an encoded control record, whatever the call and the group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

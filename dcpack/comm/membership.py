@@ -26,7 +26,9 @@ from dcpack.errors import ArgumentError, PeerError
 __all__ = ["DEFAULT_DEADLINE_S", "DEFAULT_MAX_MESSAGE_BYTES", "GroupMember", "Prepared", "check_deadline"]
 
 DEFAULT_DEADLINE_S = 60.0
+"""Seconds that a call may wait for the other members, unless said otherwise."""
 DEFAULT_MAX_MESSAGE_BYTES = 1 << 30
+"""Bytes of one message between two ranks above which it goes in rounds, unless said otherwise."""
 
 Prepared = tuple[Any, dict[str, Any]]
 """What a rank has ready before a call: something that the verb needs later, and the fields of its control record."""

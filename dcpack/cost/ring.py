@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +49,10 @@ class RingCost:
     def __post_init__(self) -> None:
         for name in ("linear", "quadratic", "ring_intra", "ring_inter"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not is_number or not 0 <= float(value) < math.inf:
                 raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}")
+            object.__setattr__(self, name, float(value))
         if self.node_size is not None:
             check_int("node_size", self.node_size, minimum=1)
 

@@ -13,6 +13,7 @@ from dcpack.errors import InfeasibleError
 __all__ = ["OVERLONG_POLICIES", "Pieces", "apply_overlong"]
 
 OVERLONG_POLICIES = ("drop", "error", "single", "split", "truncate")
+"""What may become of a sequence that fits in no bin; see `apply_overlong`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

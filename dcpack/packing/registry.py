@@ -17,6 +17,7 @@ PACKERS: dict[str, Packer] = {
     "first_fit_decreasing": first_fit_decreasing,
     "next_fit": next_fit,
 }
+"""The packers of whole sequences by name."""
 
 
 def get_packer(name: str) -> Packer:

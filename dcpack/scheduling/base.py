@@ -29,6 +29,7 @@ class Group:
 
 
 MicroBatch = list[Group]
+"""The groups of one micro-batch; their CP sizes add up to all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from dcpack._checks import as_lengths, check_choice, check_int, frozen
+from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError
-from dcpack.packing.overlong import Pieces, apply_overlong
+from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
@@ -67,6 +68,9 @@ def make_plan(
     check_int("microbatch_multiple", microbatch_multiple, minimum=1)
     if max_sequences is not None:
         check_int("max_sequences", max_sequences, minimum=1)
+    if missing := [name for name in ("columns", "bin_time", "node_size", "unit") if not hasattr(cost, name)]:
+        raise ArgumentError(f"cost must be a cost model, {cost!r} has no {', '.join(missing)}")
+    check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
     legal = legal_cp_sizes(num_ranks, cp_sizes, min_cp_size=min_cp_size, max_cp_size=max_cp_size)
     usable = chosen.usable_cp_sizes(legal)
@@ -85,6 +89,7 @@ def make_plan(
     )
     microbatches = chosen.schedule(problem)
     plan = _build_plan(lengths, pieces, problem, microbatches, cost)
+    refuse_huge_bins(plan)
     plan.validate()
     if plan.num_microbatches % microbatch_multiple:
         raise AssertionError(f"{chosen.name}: {plan.num_microbatches} micro-batches, not {microbatch_multiple} x k")

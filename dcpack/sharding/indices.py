@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dcpack._checks import Int64Array, check_choice, check_int, list_offenders
 from dcpack.errors import ArgumentError
-from dcpack.layout import check_cu_seqlens
+from dcpack.layout import check_cu_seqlens, cu_seqlens_from_lengths
 from dcpack.sharding.base import RangeSharding, ShardRanges
 from dcpack.sharding.contiguous import Contiguous
 from dcpack.sharding.striped import Striped
@@ -74,7 +74,7 @@ def local_cu_seqlens(
         array([0, 4, 8], dtype=int32)
     """
     _, ranges = _ranges(cu_seqlens_padded, cp_size, cp_rank, method)
-    return np.concatenate([[0], np.cumsum(ranges.counts().sum(axis=0))]).astype(np.int32)
+    return cu_seqlens_from_lengths(ranges.counts().sum(axis=0))
 
 
 def restore_indices(cu_seqlens_padded: Any, cp_size: int, method: str = "zigzag") -> Int64Array:

@@ -297,3 +297,4 @@ ERROR_CHECKS: tuple[Callable[[Communicator], None], ...] = (
     different_roots,
     different_partitions,
 )
+"""The checks of errors and agreement."""

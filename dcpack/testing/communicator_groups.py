@@ -231,3 +231,4 @@ GROUP_CHECKS: tuple[Callable[[Communicator], None], ...] = (
     one_thread,
     closed,
 )
+"""The checks of groups: split, dup, close, counters."""

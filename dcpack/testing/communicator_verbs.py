@@ -220,3 +220,4 @@ VERB_CHECKS: tuple[Callable[[Communicator], None], ...] = (
     rounds,
     counters,
 )
+"""The checks of the three verbs."""

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+import dcpack
+from dcpack.errors import InfeasibleError
+from dcpack.padding import PaddingRule
+from dcpack.scheduling import ON_EMPTY, SCHEDULERS, get_scheduler
+
+
+def test_schedulers_by_name() -> None:
+    assert sorted(SCHEDULERS) == ["in_order", "packing_aware"]
+    for name, scheduler in SCHEDULERS.items():
+        assert get_scheduler(name) is scheduler
+        assert get_scheduler(scheduler) is scheduler
+        assert scheduler.name == name
+    assert ON_EMPTY == ("error", "dummy")
+
+
+def test_each_scheduler_says_which_sizes_it_assigns() -> None:
+    lengths = [10] * 8
+    assert dcpack.plan(lengths, num_ranks=8, capacity=100).cp_sizes == (1, 2, 4, 8)
+    assert dcpack.plan(lengths, num_ranks=8, capacity=100, scheduler="in_order").cp_sizes == (1,)
+    assert dcpack.plan(lengths, num_ranks=8, capacity=100, scheduler="in_order", min_cp_size=3).cp_sizes == (4,)
+
+
+def test_what_is_overlong_follows_from_the_sizes_that_are_assigned() -> None:
+    assert dcpack.plan([160], num_ranks=2, capacity=100).cp_size.tolist() == [2]
+    with pytest.raises(InfeasibleError, match=r"limit of 100 tokens \(100 x 1 ranks\): sequence 0 has 160"):
+        dcpack.plan([160], num_ranks=2, capacity=100, max_cp_size=1)
+    # padded to a multiple of 32 at CP 2: 192 is the most that fits in 200
+    rule = PaddingRule(block=16)
+    assert dcpack.plan([192], num_ranks=2, capacity=100, padding=rule).num_bins == 1
+    with pytest.raises(InfeasibleError, match=r"limit of 192 tokens \(100 x 2 ranks, PaddingRule\(.*block=16"):
+        dcpack.plan([193], num_ranks=2, capacity=100, padding=rule)
+
+
+def test_a_smaller_size_may_hold_more_where_padding_is_coarse() -> None:
+    # At CP 3 lengths are multiples of 48 (96 in 120), at CP 2 of 32 (64 in 80), at CP 1 of 16 (32 in 40).
+    plan = dcpack.plan([96, 64, 32], num_ranks=3, capacity=40, cp_sizes="any", padding=PaddingRule(block=16))
+    assert dict(zip(plan.sequence_ids.tolist(), plan.cp_size.tolist(), strict=True)) == {0: 3, 1: 2, 2: 1}
+    # A single token is padded to 4 at CP 2, which two rows of one token do not hold.
+    plan = dcpack.plan([1, 1], num_ranks=2, capacity=1, padding=PaddingRule())
+    assert plan.to_sample_id_groups() == [[[0], [1]]]
+    with pytest.raises(InfeasibleError, match="limit of 1 token "):
+        dcpack.plan([2], num_ranks=2, capacity=1, padding=PaddingRule())
+
+
+def test_bounds_hold_with_oversized_sequences() -> None:
+    plan = dcpack.plan([900], num_ranks=8, capacity=100, overlong="single")
+    assert plan.num_microbatches == 1
+    assert plan.bounds["num_microbatches"] <= 1
+
+
+def test_flags_follow_their_bins_when_blocks_are_placed() -> None:
+    # The oversized sequence takes all ranks of its own micro-batch, dummies stand behind the real bins.
+    plan = dcpack.plan([500, 40], num_ranks=4, capacity=100, overlong="single")
+    assert [plan.describe_bin(b) for b in range(plan.num_bins)] == [
+        "micro-batch 0, ranks 0..3, row 0, entries 0[0:500], oversized",
+        "micro-batch 1, ranks 0..3, row 0, entries 1[0:40]",
+    ]
+    plan = dcpack.plan([40, 30], num_ranks=3, capacity=40, scheduler="in_order", on_empty="dummy")
+    assert plan.dummy.tolist() == [False, False, True]
+
+
+def test_pieces_of_cut_sequences_keep_their_places() -> None:
+    plan = dcpack.plan([250, 30], num_ranks=2, capacity=50, overlong="split")
+    parts = sorted(zip(plan.sequence_ids.tolist(), plan.starts.tolist(), plan.entry_lengths.tolist(), strict=True))
+    assert parts == [(0, 0, 100), (0, 100, 100), (0, 200, 50), (1, 0, 30)]
+    assert plan.dropped.tolist() == [0, 0]

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcpack._checks import as_lengths, check_choice, check_int, frozen, list_offenders
+from dcpack.errors import ArgumentError
+
+
+def test_offenders_are_listed_in_full_up_to_eight() -> None:
+    assert list_offenders([]) == ""
+    assert list_offenders(["a"]) == "a"
+    assert list_offenders(list("abcdefgh")) == "a, b, c, d, e, f, g, h"
+    assert list_offenders(list("abcdefghi")) == "a, b, c, d, e, f, g, h and 1 more"
+
+
+@pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.int64(3)])
+def test_any_integer_becomes_a_python_int(value: Any) -> None:
+    result = check_int("capacity", value, minimum=3, maximum=3)
+    assert result == 3
+    assert type(result) is int
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 3.0, np.float32(3), "3", None, [3], np.array([3])])
+def test_what_only_looks_like_an_integer_is_refused(value: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^capacity must be an integer, got "):
+        check_int("capacity", value, minimum=0)
+
+
+def test_an_integer_out_of_range_names_the_range() -> None:
+    with pytest.raises(ArgumentError, match=r"^rank must be from 0 to 7, got 8$"):
+        check_int("rank", 8, minimum=0, maximum=7)
+    with pytest.raises(ArgumentError, match=r"^rank must be from 0 to 7, got -1$"):
+        check_int("rank", -1, minimum=0, maximum=7)
+    with pytest.raises(ArgumentError, match=r"^capacity must be at least 1, got 0$"):
+        check_int("capacity", 0, minimum=1)
+
+
+def test_a_choice_is_one_of_the_names() -> None:
+    assert check_choice("sync", "step", ["microbatch", "step"]) == "step"
+    for wrong in ("STEP", "", None, 3, ["step"]):
+        with pytest.raises(ArgumentError, match=r"^sync must be one of 'microbatch', 'step', got "):
+            check_choice("sync", wrong, ["microbatch", "step"])
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", ">i8"])
+def test_lengths_of_any_integer_width_become_int64(dtype: str) -> None:
+    result = as_lengths("lengths", np.array([3, 0, 100], dtype))
+    assert result.dtype == np.int64
+    assert result.tolist() == [3, 0, 100]
+
+
+@pytest.mark.parametrize("empty", [[], (), np.zeros(0, np.float32), np.zeros(0, np.int16)])
+def test_no_lengths_are_int64_too(empty: Any) -> None:
+    result = as_lengths("lengths", empty)
+    assert (result.shape, result.dtype) == ((0,), np.int64)
+
+
+def test_lengths_are_a_read_only_copy() -> None:
+    mine = np.array([3, 4])
+    checked = as_lengths("lengths", mine)
+    mine[0] = 99
+    assert checked.tolist() == [3, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        checked[0] = 99
+
+
+def test_every_low_value_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"^lengths must be at least 0: lengths\[0\] = -5, lengths\[2\] = -1$"):
+        as_lengths("lengths", [-5, 0, -1])
+    with pytest.raises(ArgumentError, match=r"^cp_sizes must be at least 1: cp_sizes\[1\] = 0$"):
+        as_lengths("cp_sizes", [1, 0], minimum=1)
+    with pytest.raises(ArgumentError, match=r"lengths\[7\] = -1 and 2 more$"):
+        as_lengths("lengths", [-1] * 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1.0, 2.0], "must hold integers, got dtype float64"),
+        ([True], "must hold integers, got dtype bool"),
+        (["a"], "must hold integers, got dtype <U1"),
+        ([2**64], "must hold integers, got dtype object"),
+        ([[1, 2]], r"must be one-dimensional, got shape \(1, 2\)"),
+        (5, r"must be one-dimensional, got shape \(\)"),
+        (None, r"must be one-dimensional, got shape \(\)"),
+        ([[1], [2, 3]], "must be a one-dimensional array of integers: "),
+        (np.array([2**63], np.uint64), "must fit in int64, got a value of 9223372036854775808"),
+    ],
+)
+def test_what_is_no_array_of_lengths_is_refused(values: Any, text: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^lengths {text}"):
+        as_lengths("lengths", values)
+
+
+def test_frozen_arrays_are_read_only_and_contiguous_and_leave_the_original_writable() -> None:
+    mine = np.arange(6)[::2]
+    ice = frozen(mine)
+    assert ice.tolist() == [0, 2, 4]
+    assert ice.flags.c_contiguous
+    with pytest.raises(ValueError, match="read-only"):
+        ice[0] = 1
+    mine[0] = 7
+    assert mine[0] == 7
