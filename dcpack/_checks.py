@@ -48,6 +48,25 @@ def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None
     return number
 
 
+def check_names(name: str, values: Any) -> tuple[str, ...]:
+    """Return `values` as a tuple of str; a lone str is an error, as its letters would be taken for names.
+
+    Example:
+        >>> check_names("fields", ["images"])
+        ('images',)
+        >>> check_names("fields", "images")
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: fields must be a sequence of names, got 'images'
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentError(f"{name} must be a sequence of names, got {values!r}")
+    names = tuple(values)
+    if wrong := [repr(value) for value in names if not isinstance(value, str)]:
+        raise ArgumentError(f"{name} must be a sequence of names, got {list_offenders(wrong)}")
+    return names
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`; otherwise an error that lists them.
 
@@ -107,6 +126,6 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         >>> frozen(np.arange(3)).flags.writeable
         False
     """
-    result = np.ascontiguousarray(array).view()
+    result = np.asarray(array, order="C").view()  # unlike ascontiguousarray, keeps 0-d arrays 0-d
     result.setflags(write=False)
     return result

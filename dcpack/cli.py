@@ -16,7 +16,7 @@ from absl.flags import argparse_flags
 from tqdm import tqdm
 
 from dcpack.demo import DemoOptions, run_demo
-from dcpack.errors import ArgumentError, DcpackError
+from dcpack.errors import ArgumentError, DcpackError, PeerError
 from dcpack.exchange import ROUTINGS
 from dcpack.packing import OVERLONG_POLICIES
 from dcpack.scheduling import SCHEDULERS
@@ -90,7 +90,9 @@ def main(args: argparse.Namespace) -> int:
         return args.run(args)
     except DcpackError as error:
         logging.debug("dcpack %s failed", args.command, exc_info=True)
-        sys.stderr.write(f"dcpack {args.command}: {error}\n")
+        is_plain = isinstance(error, PeerError) and error.cause in ("ArgumentError", "InfeasibleError")
+        text = str(error).splitlines()[0] if is_plain else str(error)  # the user's to mend: no traceback
+        sys.stderr.write(f"dcpack {args.command}: {text}\n")
         return 2 if isinstance(error, ArgumentError) else 1
     except KeyboardInterrupt:
         sys.stderr.write(f"dcpack {args.command}: interrupted\n")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Float64Array, as_lengths, check_choice, check_int
+from dcpack._checks import Float64Array, as_lengths, check_choice, check_int, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL
 
@@ -124,9 +124,13 @@ def _unit_weights(valid: npt.NDArray[np.bool_], segment_ids: Any, unit_tokens: A
         )
     if np.any(valid & (segments == 0)):
         raise ArgumentError(f"valid tokens in padding: slots {np.flatnonzero(valid & (segments == 0))[:8].tolist()}")
+    here = np.bincount(segments[valid], minlength=tokens.size + 1)[1:]
+    if short := np.flatnonzero(here > tokens).tolist():
+        listed = list_offenders([f"sequence {i + 1} has {here[i]} here, {tokens[i]} are given" for i in short])
+        raise ArgumentError(f"sequence_valid_tokens must cover the valid tokens of this batch: {listed}")
+    if num_units == 0 and valid.any():
+        raise ArgumentError(f"num_units is 0, but this batch has {np.count_nonzero(valid)} valid tokens")
     sizes = np.concatenate([[1], tokens])[segments]
-    if np.any(valid & (sizes == 0)):
-        raise ArgumentError("sequence_valid_tokens is 0 for a sequence that has a valid token here")
     return np.where(valid, 1.0 / (np.maximum(sizes, 1) * float(max(num_units, 1))), 0.0)
 
 

@@ -10,7 +10,7 @@ from dcpack.cost import CostModel
 from dcpack.exchange import PackedBatch, Routes
 from dcpack.plans import Plan
 
-__all__ = ["batch_metrics", "mean_cp_size", "plan_metrics", "route_metrics"]
+__all__ = ["batch_metrics", "mean_cp_size", "num_cut_sequences", "plan_metrics", "route_metrics"]
 
 
 def mean_cp_size(plan: Plan) -> float:
@@ -24,6 +24,18 @@ def mean_cp_size(plan: Plan) -> float:
     tokens = plan.entry_lengths
     total = int(tokens.sum())
     return 1.0 + float((tokens * (plan.cp_size[plan.entry_bin] - 1)).sum()) / total if total else 1.0
+
+
+def num_cut_sequences(plan: Plan) -> int:
+    """Return how many sequences lie in several bins or lost a part; those that were dropped whole are not among them.
+
+    Example:
+        >>> import dcpack
+        >>> num_cut_sequences(dcpack.pack([9, 4], capacity=8, overlong="split"))
+        1
+    """
+    pieces = np.bincount(plan.sequence_ids, minlength=plan.num_sequences)
+    return int(np.count_nonzero((pieces > 1) | ((pieces == 1) & (plan.dropped > 0))))
 
 
 def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> dict[str, float]:
@@ -51,14 +63,12 @@ def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
     slots = plan.num_microbatches * plan.num_ranks * plan.rows_per_rank * plan.capacity
     work = plan.rank_times(cost).sum(axis=0)
     step, bound = plan.simulate(cost, sync=sync), plan.bounds.get("step_time", 0.0)
-    pieces = np.bincount(plan.sequence_ids, minlength=plan.num_sequences)
-    cut = (pieces > 1) | ((pieces == 1) & (plan.dropped > 0))
     return {
         "plan/num_microbatches": float(plan.num_microbatches),
         "plan/num_sequences": float(plan.num_sequences),
         "plan/num_tokens": float(tokens),
         "plan/num_dropped_tokens": float(plan.dropped.sum()),
-        "plan/num_cut_sequences": float(cut.sum()),
+        "plan/num_cut_sequences": float(num_cut_sequences(plan)),
         "plan/num_dummy_bins": float(plan.dummy.sum()),
         "plan/padding_share": 1.0 - tokens / padded if padded else 0.0,
         "plan/utilization": tokens / slots if slots else 0.0,

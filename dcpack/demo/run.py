@@ -31,6 +31,8 @@ from dcpack.sharding import SHARDINGS
 
 __all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "run_demo"]
 
+_MAX_SHOWN = 20
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoOptions:
@@ -229,7 +231,9 @@ def _report(options: DemoOptions, documents: TextDocuments, result: DemoResult, 
     faults = [f"step {s}: {fault}" for s, step in enumerate(result.steps) for fault in step.faults]
     counts = f"{cut} documents cut or dropped by overlong={options.overlong!r}, {dropped:,} tokens dropped"
     if faults:
-        lines += [f"PROOF FAILED under {options.scheduler}: {len(faults)} faults ({counts})", *faults[:20]]
+        number = f"{len(faults):,} fault{'' if len(faults) == 1 else 's'}"
+        lines += [f"PROOF FAILED under {options.scheduler}: {number} ({counts})", *faults[:_MAX_SHOWN]]
+        lines += [f"and {len(faults) - _MAX_SHOWN:,} more"] * (len(faults) > _MAX_SHOWN)
     else:
         lines.append(
             f"PROVEN under {options.scheduler}: {total:,} tokens arrived exactly once, each at the right rank with its "

@@ -9,6 +9,7 @@ from dcpack.exchange.routes import ROUTINGS, Routes, build_routes
 from dcpack.exchange.run import (
     check_same_plan,
     exchange_samples,
+    kept_valid_tokens,
     move_samples,
     process_of_rank,
     ranks_of_process,
@@ -36,6 +37,7 @@ __all__ = [
     "encode",
     "exchange_samples",
     "gather_samples",
+    "kept_valid_tokens",
     "move_samples",
     "prepare_samples",
     "process_of_rank",

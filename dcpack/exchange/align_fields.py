@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array
+from dcpack._checks import BoolArray, Int64Array, check_names
 from dcpack.errors import ArgumentError
 from dcpack.exchange.table import SampleTable
 from dcpack.plans import Plan
@@ -37,6 +37,9 @@ def align_fields(plan: Plan, table: SampleTable, fields: Sequence[str]) -> tuple
     Raises:
         ArgumentError: a per-token field.
     """
+    fields = check_names("fields", fields)
+    if not fields:
+        return plan, {}
     per_token = sorted({kind.name for kind in table.kinds if kind.per_token} & set(fields))
     if per_token:
         raise ArgumentError(f"fields must not be per-token fields, got {per_token}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, check_int
+from dcpack._checks import BoolArray, Int64Array, check_int, frozen, list_offenders
 from dcpack.comm.dtypes import dtype_from_name
 from dcpack.errors import ArgumentError
 from dcpack.exchange.codec import Parcels, take_runs
@@ -22,7 +22,7 @@ from dcpack.padding import padding_multiple
 from dcpack.plans import Plan
 from dcpack.sharding import ShardRanges
 
-__all__ = ["PackedBatch", "StaticShapes", "build_batches"]
+__all__ = ["PackedBatch", "StaticShapes", "build_batches", "check_static_shapes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class PackedBatch:
         max_seqlen: largest padded length, or its static stand-in.
         true_max_seqlen: largest padded length.
         num_sequences: n without the repeated offsets of a static shape.
-        sequence_ids: int64[n], sample of each sequence.
+        sequence_ids: int64[n], sample of each sequence; -1 for a dummy.
         starts: int64[n], first token of each in its sample.
         sequence_valid_tokens: int64[n], tokens of the whole sample (its kept part) that count in the loss.
         slots: int64[t], place of each local token in the bin's padded row; -1 in the tail.
@@ -112,6 +112,20 @@ class PackedBatch:
         return self.tokens["input_ids"].shape[0]
 
 
+def check_static_shapes(plan: Plan, static_shapes: StaticShapes) -> None:
+    """Raise where a bin of the plan does not fit the fixed shapes.
+
+    Raises:
+        ArgumentError: names the bins with too many tokens or sequences.
+    """
+    sequences, tokens = np.diff(plan.offsets), plan.bin_padded_tokens // plan.cp_size
+    limit = static_shapes.max_sequences
+    bad = np.flatnonzero((tokens > plan.capacity) | (sequences > limit)).tolist()
+    if bad:
+        listed = list_offenders([f"bin {b} has {tokens[b]} tokens and {sequences[b]} sequences" for b in bad])
+        raise ArgumentError(f"static shapes hold {plan.capacity} tokens a rank and max_sequences {limit}: {listed}")
+
+
 def build_batches(
     plan: Plan,
     table: SampleTable,
@@ -130,11 +144,11 @@ def build_batches(
         routes: the routes that the parcels came by.
         parcels: what this process received and kept.
         rank: a plan rank of this process.
-        static_shapes: fixed shapes, or None.
+        static_shapes: fixed shapes, or None; see `check_static_shapes`.
         dummy_fields: bool[num_bins] by field name: bins that need a zero-weight stand-in (`align_fields`).
 
     Raises:
-        ArgumentError: a bin that does not fit the static shapes.
+        ArgumentError: `dummy_fields` that do not fit the plan and the samples.
     """
     builder = _Builder(plan, table, routes, parcels, static_shapes, dummy_fields or {})
     return [builder.build(int(b), rank) for b in plan.bins_of_rank(rank)]
@@ -152,9 +166,10 @@ class _Builder:
     ) -> None:
         self.plan, self.table, self.routes, self.parcels = plan, table, routes, parcels
         self.static_shapes = static_shapes
+        _check_dummy_fields(plan, table, dummy_fields)
         self.dummy_fields = dummy_fields
         self.whole_of_entry = self._first_delivery_of_entry()
-        self.dtypes = _field_dtypes(table)
+        self.dtypes = table.token_fields
         self.has_field = {name: table.has_field(name) for name in self.dtypes}
 
     def _first_delivery_of_entry(self) -> dict[int, int]:
@@ -178,7 +193,7 @@ class _Builder:
         return _slice_of(ranges, plan.entry_lengths[entries], offsets)
 
     def _dummy_layout(self, b: int, rank: int) -> _Slice:
-        """One sequence of the shortest legal length, laid out like any other."""
+        """One sequence of the shortest legal length, shared evenly; nothing in it counts, so any order will do."""
         cp = int(self.plan.cp_size[b])
         length = max(int(padding_multiple(self.plan.padding, cp)), cp)
         share = length // cp
@@ -191,21 +206,22 @@ class _Builder:
         cp, first = int(plan.cp_size[b]), int(plan.first_rank[b])
         size = self._row_tokens(b, part)
         entries = self.routes.deliveries.entry[mine]
-        sequence_ids = plan.sequence_ids[entries]
+        is_dummy = bool(plan.dummy[b])
+        sequence_ids = np.array([-1]) if is_dummy else plan.sequence_ids[entries]
         tokens = self._token_fields(mine, part, size)
         slots = np.full(size, -1, np.int64)
         slots[: part.slots.size] = part.slots
         offsets = self._offsets(b, part)
         return PackedBatch(
             tokens=tokens,
-            sample_fields=tuple(self._sample_fields(int(e)) for e in entries),
+            sample_fields=({},) if is_dummy else tuple(self._sample_fields(int(e)) for e in entries),
             dummy_fields=self._dummies(b),
             **offsets,
             true_max_seqlen=part.offsets.max_seqlen,
             num_sequences=part.offsets.cu_seqlens.size - 1,
             sequence_ids=sequence_ids,
-            starts=plan.starts[entries],
-            sequence_valid_tokens=self.table.num_valid[sequence_ids],
+            starts=np.zeros(1, np.int64) if is_dummy else plan.starts[entries],
+            sequence_valid_tokens=np.zeros(1, np.int64) if is_dummy else self.table.num_valid[sequence_ids],
             slots=slots,
             microbatch=int(plan.microbatch[b]),
             num_microbatches=plan.num_microbatches,
@@ -216,7 +232,7 @@ class _Builder:
             num_valid_tokens=count_valid_tokens(tokens["labels"], tokens["loss_mask"]),
             global_valid_tokens=self.table.global_valid_tokens,
             global_valid_sequences=int(np.count_nonzero(self.table.num_valid)),
-            is_dummy=bool(plan.dummy[b]),
+            is_dummy=is_dummy,
             is_oversized=bool(plan.oversized[b]),
         )
 
@@ -224,8 +240,6 @@ class _Builder:
         """Return the tokens of the rank's row: the slice, and the tail that a rule or a static shape asks for."""
         size = part.slots.size
         if self.static_shapes is not None:
-            if size > self.plan.capacity:
-                raise ArgumentError(f"static shapes hold {self.plan.capacity} tokens a rank, bin {b} has {size}")
             return self.plan.capacity
         if self.plan.padding is not None:
             return int(self.plan.padding.padded_total(size))
@@ -255,7 +269,8 @@ class _Builder:
         for name in self.dtypes:
             values, is_given = self._real_tokens(mine, name, part)
             if name in made:
-                values = np.where(is_given, values, made[name].astype(values.dtype))
+                own = made[name][~is_given]
+                values[~is_given] = own.reshape(-1, *[1] * (values.ndim - 1))  # the same on every axis
             fields[name] = scatter_real(values, real_slots, size, NEUTRAL_VALUES.get(name, 0))
         fields["segment_ids"] = scatter_real(part.segments, np.arange(part.slots.size), size, 0)
         return fields
@@ -279,9 +294,11 @@ class _Builder:
         return take_runs(self.parcels[self.whole_of_entry[entry], name], self.routes.deliveries.real, delivery)
 
     def _sample_fields(self, entry: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the whole fields that came with an entry, read-only: what stayed here is the caller's own."""
         delivery = self.whole_of_entry.get(entry, -1)
-        names = [kind.name for kind in self.table.kinds if not kind.per_token]
-        return {name: self.parcels[delivery, name] for name in names if (delivery, name) in self.parcels}
+        kinds = self.table.kind_of[self.plan.sequence_ids[entry]]
+        names = [self.table.kinds[kind].name for kind in kinds if kind >= 0 and not self.table.kinds[kind].per_token]
+        return {name: frozen(self.parcels[delivery, name]) for name in names if (delivery, name) in self.parcels}
 
     def _dummies(self, b: int) -> dict[str, npt.NDArray[Any]]:
         needed = [name for name, bins in self.dummy_fields.items() if bins[b]]
@@ -289,29 +306,17 @@ class _Builder:
         return {name: _zeros(kinds[name]) for name in needed}
 
 
+def _check_dummy_fields(plan: Plan, table: SampleTable, dummy_fields: Mapping[str, BoolArray]) -> None:
+    whole = {kind.name for kind in table.kinds if not kind.per_token}
+    for name, bins in dummy_fields.items():
+        if np.shape(bins) != (plan.num_bins,):
+            raise ArgumentError(f"dummy_fields[{name!r}] must be bool[{plan.num_bins}], got shape {np.shape(bins)}")
+        if name not in whole and np.any(bins):
+            raise ArgumentError(f"dummy_fields names {name!r}, which no sample has as a whole field: {sorted(whole)}")
+
+
 def _zeros(kind: FieldKind) -> npt.NDArray[Any]:
     return np.zeros(() if kind.is_scalar else (1, *kind.dims), dtype_from_name(kind.dtype))
-
-
-def _field_dtypes(table: SampleTable) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return dtype and further dims of every per-token field: what all its occurrences can be held in."""
-    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
-        "input_ids": (np.dtype(np.int64), ()),
-        "labels": (np.dtype(np.int64), ()),
-        "loss_mask": (np.dtype(np.float32), ()),
-        "position_ids": (np.dtype(np.int64), ()),
-    }
-    seen: dict[str, list[FieldKind]] = {}
-    for kind in table.kinds:
-        if kind.per_token:
-            seen.setdefault(kind.name, []).append(kind)
-    for name, kinds in seen.items():
-        dims = {kind.dims for kind in kinds}
-        if len(dims) > 1:
-            raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {sorted(dims)}")
-        dtypes = [dtype_from_name(kind.dtype) for kind in kinds]
-        found[name] = (np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0], dims.pop())
-    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,7 +343,7 @@ def _slice_of(ranges: ShardRanges, lengths: Int64Array, offsets: PackedOffsets) 
         local_cu_seqlens=np.concatenate([[0], np.cumsum(real_counts)]).astype(np.int32),
         local_cu_seqlens_padded=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         slots=within + np.repeat(offsets.cu_seqlens_padded[:-1].astype(np.int64), counts),
-        positions=np.where(is_real, within, 0),
+        positions=within,
         segments=np.where(is_real, segment, 0).astype(np.int32),
         is_real=is_real,
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import list_offenders
+from dcpack._checks import check_names, list_offenders
 from dcpack.comm.dtypes import wire_name
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL, shift_labels
@@ -78,7 +78,7 @@ def prepare_samples(samples: Sequence[Mapping[str, Any]], per_token: Sequence[st
     """
     if isinstance(samples, Mapping) or not isinstance(samples, Sequence):
         raise ArgumentError(f"samples must be a sequence of mappings, got {type(samples).__name__}")
-    declared = (*PER_TOKEN_FIELDS, *per_token)
+    declared = (*PER_TOKEN_FIELDS, *check_names("per_token", per_token))
     return tuple(_prepare(i, sample, declared) for i, sample in enumerate(samples))
 
 
@@ -97,6 +97,8 @@ def _prepare(index: int, sample: Any, per_token: Sequence[str]) -> PreparedSampl
     length = _check_lengths(where, fields, per_token)
     if "labels" not in fields:
         fields["labels"] = shift_labels(fields["input_ids"], [0, length])
+    elif fields["labels"].dtype.kind == "u":
+        fields["labels"] = fields["labels"].astype(np.int64)  # what stands in padding is negative
     num_valid = count_valid_tokens(fields["labels"], fields.get("loss_mask"))
     return PreparedSample(fields=fields, length=length, num_valid=num_valid)
 
@@ -105,6 +107,7 @@ def _as_array(where: str, value: Any) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
         wire_name(array.dtype)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"{where}: {error}") from error
     return array
@@ -125,4 +128,9 @@ def _check_lengths(where: str, fields: Mapping[str, npt.NDArray[Any]], per_token
     ]
     if wrong:
         raise ArgumentError(f"{where}: per-token fields must have {tokens.size} tokens: {list_offenders(wrong)}")
+    if "labels" in fields and (fields["labels"].ndim != 1 or fields["labels"].dtype.kind not in "iu"):
+        labels = fields["labels"]
+        raise ArgumentError(f"{where}: labels must be an integer array [length], got {labels.dtype} {labels.shape}")
+    if "loss_mask" in fields and fields["loss_mask"].ndim != 1:
+        raise ArgumentError(f"{where}: loss_mask must be an array [length], got shape {fields['loss_mask'].shape}")
     return tokens.size

@@ -76,6 +76,7 @@ def restore(
         back = _ReturnRoutes.of(communicator, gathered.table, plan, deliveries, topology)
     kind = _agree_on_kind(communicator, kind)
     with communicator.guard():
+        _check_fill_value(fill_value, kind.dtype)
         parts = _split_outputs(plan, deliveries, batches, outputs)
     send, receive = back.counts(communicator.rank, kind.row_bytes)
     buffer = np.concatenate([np.zeros(0, np.uint8), *(as_bytes(parts[d]) for d in back.sent_by(communicator.rank))])
@@ -131,7 +132,8 @@ def _agree_on_kind(communicator: Communicator, kind: _OutputKind | None) -> _Out
     found = [json.loads(bytes(part)) for part in communicator.all_gather(np.frombuffer(mine, np.uint8))]
     kinds = {(dtype, tuple(dims)): r for r, (dtype, dims) in reversed([(r, k) for r, k in enumerate(found) if k])}
     if len(kinds) > 1:
-        listed = "; ".join(f"rank {communicator.ranks[r]} has {dtype} {dims}" for (dtype, dims), r in kinds.items())
+        by_rank = sorted((r, dtype, dims) for (dtype, dims), r in kinds.items())
+        listed = "; ".join(f"rank {communicator.ranks[r]} has {dtype} {dims}" for r, dtype, dims in by_rank)
         raise ArgumentError(f"outputs must be of one dtype and shape on all ranks: {listed}")
     dtype, dims = next(iter(kinds), ("float32", ()))
     return _OutputKind(dtype=dtype, dims=dims)
@@ -213,6 +215,16 @@ def _split_outputs(
             for d, part in zip(wanted.tolist(), np.split(real, ends[:-1]), strict=True) if wanted.size else ():
                 parts[d] = part
     return parts
+
+
+def _check_fill_value(fill_value: float, dtype: str) -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        try:
+            held = np.full(1, fill_value, dtype_from_name(dtype))[0]
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ArgumentError(f"fill_value {fill_value!r} does not fit in the outputs' {dtype}") from error
+    if held != fill_value and not (np.isnan(held) and np.isnan(fill_value)):
+        raise ArgumentError(f"fill_value {fill_value!r} would become {held!r} in the outputs' {dtype}")
 
 
 def _new_result(kind: _OutputKind, length: int, fill_value: float) -> npt.NDArray[Any]:

@@ -66,7 +66,7 @@ class Deliveries:
         start = int(self.bin_starts[index]) + cp_rank * size
         return np.arange(start, start + size)
 
-    @property
+    @cached_property
     def num_tokens(self) -> Int64Array:
         """int64[d]: real tokens of each delivery."""
         return self.real.counts().sum(axis=0)
@@ -201,6 +201,8 @@ def build_routes(
         ArgumentError: the plan is for other samples or ranks, or the sharding cannot divide it.
     """
     check_choice("routing", routing, ROUTINGS)
+    if plan.num_ranks == 0:
+        raise ArgumentError("a plan without ranks cannot be carried out; make it with dcpack.plan")
     if not np.array_equal(plan.lengths, table.lengths):
         raise ArgumentError(
             f"the plan is for other samples: {plan.num_sequences} sequences of {plan.lengths.sum()} tokens, "
@@ -253,16 +255,35 @@ def _nearest_holders(
         if nodes.size != num_processes:
             raise ArgumentError(f"node_of_process must have {num_processes} elements, got {nodes.size}")
     sample = plan.sequence_ids[deliveries.entry]
+    if sample.size == 0:
+        return sample
     first, last = table.holder_offsets[sample], table.holder_offsets[sample + 1]
     counts = last - first
+    starts = np.cumsum(counts) - counts
     of_delivery = np.repeat(np.arange(sample.size), counts)
-    choice = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    holder = table.holders[first[of_delivery] + choice]
+    holder = table.holders[first[of_delivery] + np.arange(int(counts.sum())) - starts[of_delivery]]
     target = destination[of_delivery]
     distance = np.where(holder == target, 0, np.where(nodes[holder] == nodes[target], 1, 2))
-    turn = (choice - of_delivery) % np.maximum(counts[of_delivery], 1)  # deals equally near holders in turn
-    order = np.lexsort((turn, distance, of_delivery))
-    return holder[order[np.cumsum(counts) - counts]]
+    is_near = distance == np.minimum.reduceat(distance, starts)[of_delivery]
+    turn = _turns(holder, is_near, starts) % np.add.reduceat(is_near.astype(np.int64), starts)
+    upto = np.cumsum(is_near)
+    number = upto - 1 - (upto[starts] - is_near[starts])[of_delivery]  # of each near holder in its delivery
+    return holder[is_near & (number == turn[of_delivery])]
+
+
+def _turns(holder: Int64Array, is_near: BoolArray, starts: Int64Array) -> Int64Array:
+    """Return for each delivery how many before it could choose among the same near holders.
+
+    Sets of holders are told apart by a sum of hashes; a collision would only make the turns less even.
+    """
+    mixed = (holder.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    sets = np.add.reduceat(np.where(is_near, mixed, np.uint64(0)), starts)
+    _, number, counts = np.unique(sets, return_inverse=True, return_counts=True)
+    order = np.argsort(number, kind="stable")
+    turns = np.empty(sets.size, np.int64)
+    turns[order] = np.arange(sets.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return turns
 
 
 def _first_of_process(entry: Int64Array, destination: Int64Array, num_processes: int) -> BoolArray:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array
+from dcpack._checks import BoolArray, Int64Array, list_offenders
 from dcpack.comm import Communicator
-from dcpack.errors import PlanError
-from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches
+from dcpack.errors import ArgumentError, PeerError, PlanError
+from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches, check_static_shapes
 from dcpack.exchange.codec import Parcels, decode, encode
 from dcpack.exchange.routes import Routes, build_routes
 from dcpack.exchange.table import GatheredSamples
@@ -18,7 +21,15 @@ from dcpack.loss import valid_token_mask
 from dcpack.plans import Plan
 from dcpack.topology import Topology
 
-__all__ = ["check_same_plan", "exchange_samples", "move_samples", "process_of_rank", "ranks_of_process", "routes_for"]
+__all__ = [
+    "check_same_plan",
+    "exchange_samples",
+    "kept_valid_tokens",
+    "move_samples",
+    "process_of_rank",
+    "ranks_of_process",
+    "routes_for",
+]
 
 
 def check_same_plan(communicator: Communicator, plan: Plan) -> None:
@@ -34,15 +45,33 @@ def check_same_plan(communicator: Communicator, plan: Plan) -> None:
         >>> dcpack.run_ranks(2, fn)
         [None, None]
     """
-    digests = communicator.all_gather(np.frombuffer(bytes.fromhex(plan.digest()), np.uint8))
-    if all(np.array_equal(digest, digests[0]) for digest in digests):
+    _check_alike(communicator, plan)
+
+
+def _check_alike(communicator: Communicator, plan: Plan, **options: Any) -> None:
+    """Raise on every process where one has another plan or other options.
+
+    With other options all sizes may agree, and tokens would be mixed up silently.
+    """
+    text = json.dumps(options, sort_keys=True).encode()
+    digest = hashlib.sha256(plan.digest().encode() + text).digest()
+    digests = [bytes(part) for part in communicator.all_gather(np.frombuffer(digest, np.uint8))]
+    if len(set(digests)) == 1:
         return
+    given = [bytes(part).decode() for part in communicator.all_gather(np.frombuffer(text, np.uint8))]
+    if len(set(given)) > 1:
+        listed = [f"rank {rank}: {other}" for rank, other in zip(communicator.ranks, given, strict=True)]
+        raise PeerError(f"options of the exchange differ between ranks: {list_offenders(listed)}")
     reference = communicator.broadcast(np.frombuffer(plan.to_json().encode(), np.uint8), root=0)
     difference = Plan.from_json(bytes(reference)).first_difference(plan)
     error = None
     if difference is not None:
         error = PlanError(f"this rank's plan differs from that of rank {communicator.ranks[0]}: {difference}")
     communicator.agree(error)
+
+
+def _digest_of(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
 def ranks_of_process(communicator: Communicator, plan: Plan, topology: Topology | None = None) -> Int64Array:
@@ -57,6 +86,8 @@ def process_of_rank(plan: Plan, topology: Topology | None = None) -> Int64Array:
     """Return int64[num_ranks]: the group-local process that hosts each plan rank; the identity without a topology."""
     if topology is None:
         return np.arange(plan.num_ranks)
+    if topology.num_plan_ranks != topology.num_ranks:
+        raise ArgumentError(f"the exchange takes a topology of one DPxCP domain, got axes {topology.axes}")
     domain = list(topology.plan_ranks(int(topology.ranks.flat[0])))
     return topology.process_of_rank[domain]
 
@@ -104,9 +135,20 @@ def exchange_samples(
         [[0, 7], [1, 7]]
     """
     with communicator.guard():
+        if static_shapes is not None:
+            check_static_shapes(plan, static_shapes)
         routes = routes_for(communicator, gathered, plan, topology, sharding, routing)
-    check_same_plan(communicator, plan)
-    table = replace(gathered.table, num_valid=_kept_valid_tokens(communicator, gathered, plan))
+    _check_alike(
+        communicator,
+        plan,
+        sharding=sharding,
+        routing=routing,
+        static_shapes=repr(static_shapes),
+        process_of_rank=_digest_of(process_of_rank(plan, topology)),
+        node_size=None if topology is None else topology.node_size,
+        dummy_fields={name: _digest_of(bins) for name, bins in sorted((dummy_fields or {}).items())},
+    )
+    table = replace(gathered.table, num_valid=kept_valid_tokens(communicator, gathered, plan))
     parcels = move_samples(communicator, gathered, plan, routes)
     with communicator.guard():
         return {
@@ -123,11 +165,11 @@ def exchange_samples(
         }
 
 
-def _kept_valid_tokens(communicator: Communicator, gathered: GatheredSamples, plan: Plan) -> Int64Array:
-    """Return int64[n]: tokens of each sample that count in the loss and are in some bin.
+def kept_valid_tokens(communicator: Communicator, gathered: GatheredSamples, plan: Plan) -> Int64Array:
+    """Return int64[n]: tokens of each sample that count in the loss and are in some bin. Collective.
 
-    Only where the overlong policy kept a part of a sequence does that need a word from its holder: how many of its
-    valid tokens lie in that part.
+    `exchange_samples` calls it; group means over truncated samples need it too. Only where the overlong policy kept a
+    part of a sequence does it take a message: its holder says how many of its valid tokens lie in that part.
     """
     table = gathered.table
     counts = np.where(plan.dropped > 0, 0, table.num_valid)
@@ -161,7 +203,7 @@ def routes_for(
     """Return the routes among the processes of `communicator`."""
     processes = process_of_rank(plan, topology)
     nodes = None
-    if topology is not None and topology.node_size is not None:
+    if topology is not None and topology.node_size is not None and processes.max(initial=0) < communicator.size:
         nodes = np.zeros(communicator.size, np.int64)
         nodes[processes] = np.arange(processes.size) // topology.node_size
     return build_routes(

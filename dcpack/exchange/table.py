@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,15 @@ class SampleTable:
         """Tokens that count in the loss, over all samples."""
         return int(self.num_valid.sum())
 
+    @cached_property
+    def token_fields(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and further dims of every per-token field of the step: what all its occurrences fit in.
+
+        Raises:
+            ArgumentError: a field that differs in its further dims, or has no common dtype.
+        """
+        return _token_fields(self.kinds)
+
     def has_field(self, name: str) -> npt.NDArray[np.bool_]:
         """Return bool[n]: which samples have the field `name`."""
         if name not in self.field_names:
@@ -126,7 +136,8 @@ def gather_samples(
 
     Raises:
         PeerError: some process's samples or ids are wrong; on every process.
-        ArgumentError: copies that differ, or ids given on some processes only; on every process.
+        ArgumentError: copies that differ, ids given on some processes only, or a per-token field whose occurrences
+            cannot share a row; on every process.
 
     Example:
         >>> import dcpack
@@ -140,7 +151,9 @@ def gather_samples(
         local = prepare_samples(samples, per_token)
         message = _describe(local, None if ids is None else _check_ids(ids, len(local)), per_token)
     gathered = communicator.all_gather(message)
-    return GatheredSamples(table=_merge([_parse(part) for part in gathered], communicator.ranks), local=local)
+    table = _merge([_parse(part) for part in gathered], communicator.ranks)
+    _ = table.token_fields  # fields that cannot share a row are an error now, on all processes alike
+    return GatheredSamples(table=table, local=local)
 
 
 def _check_ids(ids: Any, count: int) -> Int64Array:
@@ -226,13 +239,14 @@ def _merge(parts: Sequence[_Description], ranks: Sequence[int]) -> SampleTable:
     kinds = tuple(sorted({kind for part in parts for kind in part.kinds}))
     names = tuple(sorted({name for part in parts for name in part.names}))
     basics = np.concatenate([part.basics for part in parts])
+    number_of_kind = {kind: number for number, kind in enumerate(kinds)}
     kind_of = np.full((basics.shape[0], len(names)), -1, np.int64)
     rows = np.zeros_like(kind_of)
     counts = [part.basics.shape[0] for part in parts]
     start = 0
     for part, count in zip(parts, counts, strict=True):
         columns = [names.index(name) for name in part.names]
-        renumber = np.array([kinds.index(kind) for kind in part.kinds] + [-1], np.int64)  # -1 stays -1
+        renumber = np.array([number_of_kind[kind] for kind in part.kinds] + [-1], np.int64)  # -1 stays -1
         kind_of[start : start + count, columns] = renumber[part.kind_of]
         rows[start : start + count, columns] = part.rows
         start += count
@@ -270,3 +284,35 @@ def _check_copies(sample: Int64Array, described: Int64Array, holder: Int64Array,
         on = [ranks[p] for p in holder.tolist()]
         listed = [f"id {described[i, 0]} on rank {on[i]} against rank {on[int(sample[i])]}" for i in different]
         raise ArgumentError(f"copies of a sample must agree in length and fields: {list_offenders(listed)}")
+
+
+def _token_fields(kinds: tuple[FieldKind, ...]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return dtype and further dims of every per-token field: what all its occurrences can be held in."""
+    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+        "input_ids": (np.dtype(np.int64), ()),
+        "labels": (np.dtype(np.int64), ()),
+        "loss_mask": (np.dtype(np.float32), ()),
+        "position_ids": (np.dtype(np.int64), ()),
+    }
+    seen: dict[str, list[FieldKind]] = {}
+    for kind in kinds:
+        if kind.per_token:
+            seen.setdefault(kind.name, []).append(kind)
+    for name, found_kinds in seen.items():
+        dims = {kind.dims for kind in found_kinds}
+        if len(dims) > 1:
+            raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {sorted(dims)}")
+        dtypes = [dtype_from_name(kind.dtype) for kind in found_kinds]
+        found[name] = (_common_dtype(name, dtypes), dims.pop())
+    return found
+
+
+def _common_dtype(name: str, dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype that holds all of `dtypes`; integers that only a float could hold together are refused."""
+    try:
+        common = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
+    except TypeError as error:
+        raise ArgumentError(f"per-token field {name!r} has dtypes that no common one can hold: {dtypes}") from error
+    if common.kind == "f" and all(dtype.kind in "iu" for dtype in dtypes):
+        raise ArgumentError(f"per-token field {name!r} has integers that no common dtype can hold: {dtypes}")
+    return common

@@ -12,7 +12,7 @@ from dcpack._checks import Int64Array, as_lengths
 from dcpack.api import plan
 from dcpack.cost import CostModel
 from dcpack.errors import InfeasibleError
-from dcpack.metrics import plan_metrics
+from dcpack.metrics import num_cut_sequences, plan_metrics
 from dcpack.packing import apply_overlong
 from dcpack.padding import PaddingRule, longest_fitting_length
 from dcpack.plans import Plan
@@ -72,24 +72,32 @@ class Planned:
     Attributes:
         plan: what the ranks compute.
         num_tokens: real tokens in it.
+        num_cut_sequences: sequences that the overlong policy cut.
         bound: lower bound of the step time of those tokens, in the unit of the cost model.
     """
 
     plan: Plan
     num_tokens: int
+    num_cut_sequences: int
     bound: float
 
     @classmethod
     def of(cls, plan: Plan) -> Planned:
         """Return a plan of the sequences as they are."""
-        return cls(plan=plan, num_tokens=int(plan.entry_lengths.sum()), bound=plan.bounds["step_time"])
+        return cls(
+            plan=plan,
+            num_tokens=int(plan.entry_lengths.sum()),
+            num_cut_sequences=num_cut_sequences(plan),
+            bound=plan.bounds["step_time"],
+        )
 
 
 def _pad_to_longest(cluster: Cluster, lengths: Int64Array) -> Planned:
     """One sequence a rank group, each padded to the longest of its micro-batch; static CP that holds the longest."""
     cp_size = cluster.static_cp_size(lengths)
     limit = longest_fitting_length(cluster.capacity, cp_size, cluster.padding)
-    pieces = apply_overlong(lengths, limit, cluster.overlong).lengths
+    cut = apply_overlong(lengths, limit, cluster.overlong)
+    pieces = cut.lengths
     groups = cluster.num_ranks // cp_size
     starts = np.arange(0, pieces.size, groups)
     longest = np.repeat(np.maximum.reduceat(pieces, starts) if starts.size else pieces, groups)[: pieces.size]
@@ -97,6 +105,7 @@ def _pad_to_longest(cluster: Cluster, lengths: Int64Array) -> Planned:
     return Planned(
         plan=cluster.plan(longest, **options),
         num_tokens=int(pieces.sum()),
+        num_cut_sequences=cut.num_cut,
         bound=cluster.plan(pieces, **options).bounds["step_time"],
     )
 
@@ -163,13 +172,14 @@ def _run_strategy(
 ) -> StrategyResult:
     result = StrategyResult(name=name, steps=[], totals={})
     for lengths in steps:
-        try:
-            result.steps.append(STRATEGIES[name](cluster, lengths))
-        except InfeasibleError as error:
-            result.failure = str(error)
-            return result
-        finally:
-            done()
+        if result.failure is None:
+            try:
+                result.steps.append(STRATEGIES[name](cluster, lengths))
+            except InfeasibleError as error:
+                result.failure = str(error)
+        done()
+    if result.failure is not None:
+        return result
     result.totals = _totals(cluster, result.steps)
     return result
 
@@ -186,7 +196,7 @@ def _totals(cluster: Cluster, steps: Sequence[Planned]) -> dict[str, float]:
     mean_cp = np.array([m["plan/mean_cp_size"] for m in metrics])
     return {
         "num_microbatches": sum(m["plan/num_microbatches"] for m in metrics),
-        "num_cut_sequences": sum(m["plan/num_cut_sequences"] for m in metrics),
+        "num_cut_sequences": float(sum(step.num_cut_sequences for step in steps)),
         "padding_share": 1.0 - real / padded if padded else 0.0,
         "utilization": real / slots if slots else 0.0,
         "imbalance": float(work.max() / work.mean()) if np.any(work) else 1.0,

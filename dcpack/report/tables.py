@@ -43,8 +43,8 @@ def format_bytes(count: float) -> str:
     """
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = 0
-    while count >= 1024 and power < len(units) - 1:
+    while power < len(units) - 1 and round(count) >= 1024:  # 1023.9 is written as one of the next unit
         count /= 1024
         power += 1
-    digits = 0 if power == 0 else 2 if count < 10 else 1 if count < 100 else 0
+    digits = 0 if power == 0 else 2 if round(count, 2) < 10 else 1 if round(count, 1) < 100 else 0
     return f"{count:.{digits}f} {units[power]}"

@@ -1,0 +1,153 @@
+"""What the exchange does about ranks that fail, are late, vanish, or lie about one byte."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import dcpack
+from dcpack.comm import Fault
+from dcpack.errors import PeerError
+from dcpack.exchange import PackedBatch, exchange_samples, gather_samples, restore
+
+NUM_RANKS = 3
+# gather: agree, all_gather; exchange: agree, all_gather of digests, agree, all_to_all, agree;
+# restore: agree, all_gather, agree, all_to_all.
+NUM_CALLS = 11
+
+
+Step = Callable[[dcpack.Communicator], tuple[list[PackedBatch], list[npt.NDArray[Any] | None]]]
+LENGTHS = [[16], [], [8]]
+
+
+@pytest.fixture
+def step(plan_of: Callable[..., dcpack.Plan]) -> Step:
+    """A whole step: 16 tokens and an image go from rank 0 to rank 2, 8 tokens and an image from there to 0 and 1."""
+    plan = plan_of([16, 8], [(0, 0, 2, [(1, 0, 8)]), (0, 2, 1, [(0, 0, 16)])], num_ranks=NUM_RANKS)
+
+    def fn(communicator: dcpack.Communicator) -> tuple[list[PackedBatch], list[npt.NDArray[Any] | None]]:
+        samples = [{"tokens": np.arange(n) + 1000, "image": np.full((2, 4), n)} for n in LENGTHS[communicator.rank]]
+        gathered = gather_samples(communicator, samples)
+        batches = exchange_samples(communicator, gathered, plan)
+        outputs = {rank: [batch.tokens["input_ids"] for batch in mine] for rank, mine in batches.items()}
+        return batches[communicator.rank], restore(communicator, gathered, plan, batches, outputs)
+
+    return fn
+
+
+def arrays(batches: Sequence[PackedBatch]) -> list[npt.NDArray[Any]]:
+    tokens = [array for batch in batches for _, array in sorted(batch.tokens.items())]
+    return tokens + [array for batch in batches for own in batch.sample_fields for _, array in sorted(own.items())]
+
+
+def differing_bytes(
+    one: list[tuple[list[PackedBatch], Any]], other: list[tuple[list[PackedBatch], Any]], names: Sequence[str]
+) -> int:
+    found = 0
+    for (mine, _), (theirs, _) in zip(one, other, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            pairs = [(a.tokens[name], b.tokens[name]) for name in names if name in a.tokens]
+            pairs += [(x["image"], y["image"]) for x, y in zip(a.sample_fields, b.sample_fields, strict=True)]
+            for left, right in pairs:
+                found += int(np.count_nonzero(left.view(np.uint8) != right.view(np.uint8)))
+    return found
+
+
+def test_the_step_is_what_these_tests_think_it_is(step: Step) -> None:
+    def fn(communicator: dcpack.Communicator) -> tuple[int, int]:
+        before = communicator.counters.bytes_sent
+        step(communicator)
+        return sum(communicator.counters.calls.values()), communicator.counters.bytes_sent - before
+
+    results = dcpack.run_ranks(NUM_RANKS, fn)
+    assert [calls for calls, _ in results] == [NUM_CALLS] * NUM_RANKS
+    assert all(num_bytes for _, num_bytes in results)
+
+
+def attempt(
+    step: Step, faults: Sequence[Fault], deadline_s: float = 20.0, then: bool = False
+) -> tuple[dict[int, PeerError], dict[int, float]]:
+    """Run the step with `faults`; return the errors by rank and the seconds each rank took."""
+    errors: dict[int, PeerError] = {}
+    seconds: dict[int, float] = {}
+
+    def fn(communicator: dcpack.Communicator) -> None:
+        start = time.monotonic()
+        try:
+            step(communicator)
+        except PeerError as error:
+            errors[communicator.rank] = error
+        seconds[communicator.rank] = time.monotonic() - start
+        if then:
+            _, restored = step(communicator)
+            assert [r.size for r in restored if r is not None] == LENGTHS[communicator.rank]
+
+    try:
+        dcpack.run_ranks(NUM_RANKS, fn, faults=faults, deadline_s=deadline_s)
+    except PeerError as error:
+        assert [fault.action for fault in faults] == ["vanish"]
+        errors[faults[0].rank] = error
+    return errors, seconds
+
+
+@pytest.mark.parametrize("call", range(NUM_CALLS))
+def test_a_rank_that_fails_in_any_call(call: int, step: Step) -> None:
+    errors, seconds = attempt(step, [Fault(rank=1, call=call, action="raise")], then=True)
+    assert sorted(errors) == [0, 1, 2]
+    assert {(error.rank, error.cause) for error in errors.values()} == {(1, "RuntimeError")}
+    assert len({str(error) for error in errors.values()}) == 1
+    assert max(seconds.values()) < 10
+
+
+@pytest.mark.parametrize("call", range(NUM_CALLS))
+def test_a_rank_that_vanishes_in_any_call(call: int, step: Step) -> None:
+    deadline_s = 0.5
+    errors, seconds = attempt(step, [Fault(rank=2, call=call, action="vanish")], deadline_s=deadline_s)
+    assert sorted(errors) == [0, 1, 2]  # that of rank 2 is the one of the run
+    assert {error.rank for error in errors.values()} == {2}
+    assert "did not arrive" in str(errors[0])
+    assert sorted(seconds) == [0, 1]
+    assert max(seconds.values()) < deadline_s + 10
+
+
+@pytest.mark.parametrize("verb", ["all_gather", "all_to_all", "agree"])
+@pytest.mark.parametrize("rank", range(NUM_RANKS))
+def test_a_late_rank_changes_nothing(verb: str, rank: int, step: Step) -> None:
+    clean = dcpack.run_ranks(NUM_RANKS, step)
+    late = dcpack.run_ranks(NUM_RANKS, step, faults=[Fault(rank, 0, "delay", verb, seconds=0.05)])
+    for (mine, _), (theirs, _) in zip(clean, late, strict=True):
+        assert [a.tobytes() for a in arrays(mine)] == [b.tobytes() for b in arrays(theirs)]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("offset", [0, 5, 40, 63])
+def test_one_wrong_byte_is_one_wrong_byte(rank: int, offset: int, step: Step) -> None:
+    # The first 64 bytes of a message are the image, without a gap; the tokens follow.
+    clean = dcpack.run_ranks(NUM_RANKS, step)
+    spoilt = dcpack.run_ranks(NUM_RANKS, step, faults=[Fault(rank, 0, "flip_byte", "all_to_all", offset=offset)])
+    assert differing_bytes(clean, spoilt, ["input_ids", "labels"]) == 1
+
+
+def test_one_wrong_token_shows_after_the_round_trip(step: Step) -> None:
+    # Byte 64 of what rank 2 sends is the lowest of the first token that it sends.
+    clean = dcpack.run_ranks(NUM_RANKS, step)
+    spoilt = dcpack.run_ranks(NUM_RANKS, step, faults=[Fault(2, 0, "flip_byte", "all_to_all", offset=64)])
+    assert differing_bytes(clean, spoilt, ["input_ids", "labels"]) == 1
+    wrong = [
+        (right != left).tolist()
+        for (_, mine), (_, theirs) in zip(clean, spoilt, strict=True)
+        for right, left in zip(mine, theirs, strict=True)
+        if right is not None and left is not None
+    ]
+    assert sum(sum(tokens) for tokens in wrong) == 1
+
+
+@pytest.mark.parametrize("offset", [0, 17, 31])
+def test_one_wrong_byte_in_a_digest_stops_all(offset: int, step: Step) -> None:
+    errors, _ = attempt(step, [Fault(rank=1, call=1, action="flip_byte", verb="all_gather", offset=offset)])
+    assert sorted(errors) == [0, 1, 2]
