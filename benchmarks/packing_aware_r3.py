@@ -45,7 +45,7 @@ def main() -> int:
     for (name, batch_size), references in MEGATRON_DEV.items():
         lengths = sources[name][:batch_size]
         for num_ranks, reference in zip(RANKS, references, strict=True):
-            plan, milliseconds = timed_plan(lengths, num_ranks)
+            plan, milliseconds = timed_plan(lengths, num_ranks, cost)
             ratio = plan.simulate(cost) / plan.bounds["work"]
             mean_cp = mean_cp_size(plan)
             print(
@@ -57,10 +57,10 @@ def main() -> int:
     return 1 if off else 0
 
 
-def timed_plan(lengths: np.ndarray, num_ranks: int) -> tuple[dcpack.Plan, float]:
+def timed_plan(lengths: np.ndarray, num_ranks: int, cost: dcpack.RingCost) -> tuple[dcpack.Plan, float]:
     def once() -> tuple[float, dcpack.Plan]:
         start = time.perf_counter()
-        plan = dcpack.plan(lengths, num_ranks=num_ranks, capacity=CAPACITY, scheduler="packing_aware")
+        plan = dcpack.plan(lengths, num_ranks=num_ranks, capacity=CAPACITY, scheduler="packing_aware", cost=cost)
         return 1e3 * (time.perf_counter() - start), plan
 
     runs = [once() for _ in range(REPEATS)]

@@ -11,7 +11,7 @@ from dcpack._checks import Int64Array, as_lengths, check_choice
 from dcpack._plan_faults import refuse_huge_bins
 from dcpack.balancing import get_balancer
 from dcpack.bounds import packing_lower_bound
-from dcpack.cost import CostModel, RingCost
+from dcpack.cost import CostModel, get_cost
 from dcpack.packing import OVERLONG_POLICIES, PACKERS, apply_overlong, concat_then_split, get_packer
 from dcpack.padding import (
     PaddingRule,
@@ -24,7 +24,10 @@ from dcpack.padding import (
 from dcpack.plans import Plan
 from dcpack.scheduling import Scheduler, make_plan
 
-__all__ = ["balance", "pack", "plan"]
+__all__ = ["DEFAULT_COST", "balance", "pack", "plan"]
+
+DEFAULT_COST = "llama3-8b@h100"
+"""The cost model of `plan` where none is given, as `dcpack.cost.get_cost` takes it."""
 
 
 def pack(
@@ -170,7 +173,7 @@ def plan(
         capacity: padded tokens of one row on one rank.
         scheduler: ``"packing_aware"``, ``"in_order"``, or an object of your own (`dcpack.scheduling.Scheduler`).
         cost: the cost model that prices `Plan.bounds`, and that says how many ranks a node has; default
-            ``RingCost()``. The two schedulers decide by rules of their own.
+            `DEFAULT_COST`, a 7B-class model on H100. The two schedulers decide by rules of their own.
         cp_sizes: legal CP sizes: ``"powers_of_two"``, ``"divisors"``, ``"any"`` or the sizes; see
             `dcpack.topology.legal_cp_sizes`. `in_order` uses the smallest legal one.
         min_cp_size: smaller sizes are not legal.
@@ -206,7 +209,7 @@ has 900
         num_ranks=num_ranks,
         capacity=capacity,
         scheduler=scheduler,
-        cost=RingCost() if cost is None else cost,
+        cost=get_cost(DEFAULT_COST) if cost is None else cost,
         cp_sizes=cp_sizes,
         min_cp_size=min_cp_size,
         max_cp_size=max_cp_size,

@@ -8,14 +8,16 @@ from dcpack.comm.counters import Counters
 from dcpack.comm.fake import FakeBackend
 from dcpack.comm.faults import Fault
 from dcpack.comm.launch import run_ranks
-from dcpack.comm.registry import get_backend, list_backends
+from dcpack.comm.registry import BackendStatus, backend_statuses, get_backend, list_backends
 
 __all__ = [
     "Backend",
+    "BackendStatus",
     "Communicator",
     "Counters",
     "FakeBackend",
     "Fault",
+    "backend_statuses",
     "get_backend",
     "list_backends",
     "run_ranks",

@@ -16,10 +16,16 @@ from typing import Any
 from dcpack.comm.backend import Backend
 from dcpack.errors import ArgumentError, BackendError
 
-__all__ = ["ENTRY_POINT_GROUP", "get_backend", "list_backends"]
+__all__ = ["ENTRY_POINT_GROUP", "BackendStatus", "backend_statuses", "get_backend", "list_backends"]
 
 ENTRY_POINT_GROUP = "dcpack.backends"
-_BUILT_IN = {"fake": ("dcpack.comm.fake:FakeBackend", "")}
+"""The entry-point group in which packages announce back ends."""
+_BUILT_IN = {
+    "fake": ("dcpack.comm.fake:FakeBackend", ""),
+    "torch-gloo": ("dcpack_torch.backend:TorchGlooBackend", "torch"),
+    "torch-hccl": ("dcpack_torch.backend:TorchHcclBackend", "npu"),
+    "torch-nccl": ("dcpack_torch.backend:TorchNcclBackend", "torch"),
+}
 """By name, where the class is, and the extra of dcpack that brings what it needs (empty: nothing)."""
 
 
@@ -39,6 +45,41 @@ def list_backends() -> list[str]:
         True
     """
     return sorted(_sources())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendStatus:
+    """What can be said of a back end on this machine.
+
+    Attributes:
+        name: its name.
+        is_usable: whether it can be used here.
+        detail: its version, or what is missing.
+        needs: what brings it, in words.
+    """
+
+    name: str
+    is_usable: bool
+    detail: str
+    needs: str
+
+
+def backend_statuses() -> list[BackendStatus]:
+    """Return what can be said of every back end that `get_backend` knows; loads their frameworks.
+
+    Example:
+        >>> [status.is_usable for status in backend_statuses() if status.name == "fake"]
+        [True]
+    """
+    return [_status(name, source) for name, source in sorted(_sources().items())]
+
+
+def _status(name: str, source: _Source) -> BackendStatus:
+    try:
+        is_usable, detail = _load(name, source).available()
+    except BackendError as error:
+        is_usable, detail = False, str(error)
+    return BackendStatus(name=name, is_usable=is_usable, detail=detail, needs=source.needs)
 
 
 def get_backend(name: str | Mapping[str, Any], **options: Any) -> Backend:

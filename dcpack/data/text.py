@@ -5,6 +5,7 @@ A token is a UTF-8 byte (0 to 255); token 256 ends each document.
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,14 +15,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_int
+from dcpack._checks import Int64Array, check_int, frozen
+from dcpack.data.arrays import ArraySource
+from dcpack.data.errors import Fault
 from dcpack.errors import ArgumentError
 
 __all__ = [
     "END_OF_DOCUMENT",
     "TEXT_SUFFIXES",
+    "TOKENIZERS",
     "TextDocuments",
     "byte_tokens",
+    "count_tokens",
     "find_text_files",
     "installed_text_folders",
 ]
@@ -31,6 +36,9 @@ END_OF_DOCUMENT = 256
 
 TEXT_SUFFIXES = frozenset((".c", ".cfg", ".css", ".h", ".html", ".js", ".json", ".md", ".py", ".pyi", ".rst", ".txt"))
 """Endings of the files that a folder is searched for; a file named by itself may have any."""
+
+TOKENIZERS = ("bytes", "whitespace")
+"""Ways to count the tokens of a text: as `byte_tokens` makes them, or words divided by white space."""
 
 
 def byte_tokens(data: bytes) -> npt.NDArray[np.int32]:
@@ -44,6 +52,28 @@ def byte_tokens(data: bytes) -> npt.NDArray[np.int32]:
         [104, 105, 256]
     """
     return np.append(np.frombuffer(data, np.uint8).astype(np.int32), np.int32(END_OF_DOCUMENT))
+
+
+def count_tokens(text: str, tokenizer: str) -> int:
+    """Return the number of tokens of one document.
+
+    Args:
+        text: the document.
+        tokenizer: ``"bytes"`` counts UTF-8 bytes and the end of the document, ``"whitespace"`` counts words.
+
+    Example:
+        >>> count_tokens("two words", "bytes"), count_tokens("two words", "whitespace")
+        (10, 2)
+    """
+    return len(text.split()) if tokenizer == "whitespace" else len(encode(text)) + 1
+
+
+def encode(text: str) -> bytes:
+    """Return the bytes of a text that came out of a file; halves of characters, which JSON can spell, have none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Fault(f"the text cannot be UTF-8: {error.reason} at character {error.start}") from None
 
 
 def installed_text_folders() -> list[Path]:
@@ -71,7 +101,11 @@ def find_text_files(paths: Sequence[str | Path]) -> list[Path]:
     missing = [str(path) for path in paths if not Path(path).exists()]
     if missing:
         raise ArgumentError(f"data not found: {', '.join(missing)}")
-    found = sorted({file for path in paths for file in _files_of(Path(path))})
+    # A file may be named twice in different ways; the spelling that comes first is kept.
+    by_place: dict[str, Path] = {}
+    for file in (file for path in paths for file in _files_of(Path(path))):
+        by_place.setdefault(os.path.normpath(file.absolute()), file)
+    found = sorted(by_place.values())
     if not found:
         raise ArgumentError(f"no text files ({', '.join(sorted(TEXT_SUFFIXES))}) in {', '.join(map(str, paths))}")
     return found
@@ -84,12 +118,22 @@ def _files_of(path: Path) -> Iterator[Path]:
         yield from (file for file in path.rglob("*") if file.suffix in TEXT_SUFFIXES and file.is_file())
 
 
+def read_document(file: Path) -> bytes | None:
+    """Return the bytes of a file, or None if it cannot be read or is no UTF-8."""
+    try:
+        data = file.read_bytes()
+        data.decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return data
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDocuments:
-    """A map-style source of byte-token documents, held in memory as one array.
+    """Byte-token documents, held in memory as one array; `as_source` makes them samples.
 
     Attributes:
-        tokens: int32[t], all documents end to end.
+        tokens: int32[t], all documents end to end; `of` makes it read-only, as it makes `offsets`.
         offsets: int64[n + 1], where each begins.
         num_unreadable: files that could not be read or are no UTF-8, and were left out.
 
@@ -109,8 +153,8 @@ class TextDocuments:
         parts = [byte_tokens(document) for document in documents]
         lengths = np.array([part.size for part in parts], np.int64)
         return cls(
-            tokens=np.concatenate([np.zeros(0, np.int32), *parts]),
-            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            tokens=frozen(np.concatenate([np.zeros(0, np.int32), *parts])),
+            offsets=frozen(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),
             num_unreadable=num_unreadable,
         )
 
@@ -127,15 +171,21 @@ class TextDocuments:
         for file in files:
             if max_documents is not None and len(documents) >= max_documents:
                 break
-            try:
-                data = file.read_bytes()
-                data.decode()
-            except (OSError, UnicodeDecodeError):
+            data = read_document(file)
+            if data is None:
                 unreadable += 1
-                continue
-            if data:
+            elif data:
                 documents.append(data)
         return cls.of(documents, unreadable)
+
+    def as_source(self) -> ArraySource:
+        """Return the same documents as a source for the loader: each as a mapping with ``input_ids``, not copied.
+
+        Example:
+            >>> TextDocuments.of([b"hi"]).as_source()[0]
+            {'input_ids': array([104, 105, 256], dtype=int32)}
+        """
+        return ArraySource(self.tokens, offsets=self.offsets)
 
     def __len__(self) -> int:
         return self.offsets.size - 1
@@ -143,6 +193,9 @@ class TextDocuments:
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         check_int("index", index, minimum=0, maximum=len(self) - 1)
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
+        return (self[index] for index in range(len(self)))
 
     def lengths(self) -> Int64Array:
         """Return int64[n]: tokens of each document."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from dcpack.exchange import (
 from dcpack.packing import OVERLONG_POLICIES
 from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
-from dcpack.report import STRATEGIES, Cluster, StrategyResult, compare_strategies, format_strategies
+from dcpack.report import STRATEGIES, Cluster, Planned, StrategyResult, compare_strategies, format_strategies
 from dcpack.scheduling import SCHEDULERS
 from dcpack.sharding import SHARDINGS
 
@@ -190,23 +190,27 @@ def run_demo(options: DemoOptions, *, progress: Callable[[int], Callable[[], obj
     documents = load_documents(options)
     done = progress(options.num_steps * (1 + len(STRATEGIES)))
     verdicts, _, tables, moved = prove(options, documents, done=done)
-    steps = [table.lengths for table in tables]
-    strategies = compare_strategies(options.cluster, steps, done=done)
+    moved_by = {name: [0, 0] for name in STRATEGIES}
+
+    def count_bytes(name: str, step: int, planned: Planned) -> None:
+        for k, routing in enumerate(ROUTINGS):
+            routes = build_routes(
+                planned.plan, tables[step], num_processes=options.num_ranks, sharding=options.sharding, routing=routing
+            )
+            moved_by[name][k] += routes.bytes_moved
+
+    strategies = compare_strategies(
+        options.cluster,
+        [table.lengths for table in tables],
+        done=done,
+        inspect=lambda name, step, planned: name == "pad to longest" or count_bytes(name, step, planned),
+    )
     for result in strategies:
         if result.failure is None and result.name != "pad to longest":
-            result.bytes_moved = _bytes_moved([step.plan for step in result.steps], tables, options.sharding, "sliced")
-            result.bytes_whole = _bytes_moved([step.plan for step in result.steps], tables, options.sharding, "whole")
+            result.bytes_moved, result.bytes_whole = moved_by[result.name]
     result = DemoResult(steps=verdicts, strategies=strategies, bytes_moved=moved, report="")
     result.report = _report(options, documents, result, time.perf_counter() - started)
     return result
-
-
-def _bytes_moved(plans: Sequence[Plan], tables: Sequence[SampleTable], sharding: str, routing: str) -> int:
-    pairs = zip(plans, tables, strict=True)
-    return sum(
-        build_routes(p, table, num_processes=p.num_ranks, sharding=sharding, routing=routing).bytes_moved
-        for p, table in pairs
-    )
 
 
 def _report(options: DemoOptions, documents: TextDocuments, result: DemoResult, seconds: float) -> str:

@@ -1,15 +1,39 @@
 """Tables for people."""
 
-from dcpack.report.strategies import STRATEGIES, Cluster, Planned, StrategyResult, compare_strategies, format_strategies
+from dcpack.report.lengths import LengthSummary, format_lengths, summarise_lengths
+from dcpack.report.pictures import save_length_picture, save_plan_picture
+from dcpack.report.strategies import (
+    STRATEGIES,
+    Cluster,
+    Planned,
+    StepFigures,
+    StrategyResult,
+    compare_strategies,
+    format_steps,
+    format_strategies,
+)
 from dcpack.report.tables import format_bytes, format_table
+from dcpack.report.timelines import Timeline, timeline_of
+from dcpack.report.traces import save_trace, trace_events
 
 __all__ = [
     "STRATEGIES",
     "Cluster",
+    "LengthSummary",
     "Planned",
+    "StepFigures",
     "StrategyResult",
+    "Timeline",
     "compare_strategies",
     "format_bytes",
+    "format_lengths",
+    "format_steps",
     "format_strategies",
     "format_table",
+    "save_length_picture",
+    "save_plan_picture",
+    "save_trace",
+    "summarise_lengths",
+    "timeline_of",
+    "trace_events",
 ]

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths
+from dcpack._checks import Float64Array, Int64Array, as_lengths, check_choice
 from dcpack.api import plan
 from dcpack.cost import CostModel
 from dcpack.errors import InfeasibleError
-from dcpack.metrics import num_cut_sequences, plan_metrics
+from dcpack.metrics import mean_cp_size, num_cut_sequences
 from dcpack.packing import apply_overlong
 from dcpack.padding import PaddingRule, longest_fitting_length
 from dcpack.plans import Plan
 from dcpack.report.tables import format_bytes, format_table
 from dcpack.topology import legal_cp_sizes
 
-__all__ = ["STRATEGIES", "Cluster", "StrategyResult", "compare_strategies", "format_strategies"]
+__all__ = [
+    "STRATEGIES",
+    "Cluster",
+    "Planned",
+    "StepFigures",
+    "StrategyResult",
+    "compare_strategies",
+    "format_steps",
+    "format_strategies",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +45,11 @@ class Cluster:
         overlong: the policy for sequences that fit on no CP size of a strategy.
         max_cp_size: largest CP size, or None.
         sync: ``"microbatch"`` or ``"step"``.
+        cp_sizes: legal CP sizes of the strategies that choose them, as in `dcpack.plan`.
+        min_cp_size: smallest CP size of those.
+        microbatch_multiple: the number of micro-batches is a multiple of it.
+        max_sequences: most sequences in a bin, or None.
+        on_empty: where sequences are too few: ``"dummy"`` or ``"error"``.
     """
 
     num_ranks: int
@@ -43,10 +59,20 @@ class Cluster:
     overlong: str = "split"
     max_cp_size: int | None = None
     sync: str = "microbatch"
+    cp_sizes: str | tuple[int, ...] = "powers_of_two"
+    min_cp_size: int = 1
+    microbatch_multiple: int = 1
+    max_sequences: int | None = None
+    on_empty: str = "dummy"
 
     def plan(self, lengths: Any, **options: Any) -> Plan:
-        """Return a plan for this cluster; too few sequences are filled up with dummies."""
-        fixed: dict[str, Any] = {"max_cp_size": self.max_cp_size, "overlong": self.overlong, "on_empty": "dummy"}
+        """Return a plan for this cluster; `options` win over what it says of CP sizes and bins."""
+        chosen: dict[str, Any] = {
+            "cp_sizes": self.cp_sizes,
+            "min_cp_size": self.min_cp_size,
+            "max_sequences": self.max_sequences,
+            **options,
+        }
         return plan(
             lengths,
             num_ranks=self.num_ranks,
@@ -54,8 +80,16 @@ class Cluster:
             padding=self.padding,
             cost=self.cost,
             sync=self.sync,
-            **{**fixed, **options},
+            max_cp_size=self.max_cp_size,
+            overlong=self.overlong,
+            on_empty=self.on_empty,
+            microbatch_multiple=self.microbatch_multiple,
+            **chosen,
         )
+
+    def static(self, lengths: Any, cp_size: int, **options: Any) -> Plan:
+        """Return an `in_order` plan with one CP size for all."""
+        return self.plan(lengths, scheduler="in_order", cp_sizes=(cp_size,), min_cp_size=1, **options)
 
     def static_cp_size(self, lengths: Int64Array) -> int:
         """Return the smallest legal CP size that divides the ranks and holds the longest sequence, else the largest."""
@@ -101,21 +135,20 @@ def _pad_to_longest(cluster: Cluster, lengths: Int64Array) -> Planned:
     groups = cluster.num_ranks // cp_size
     starts = np.arange(0, pieces.size, groups)
     longest = np.repeat(np.maximum.reduceat(pieces, starts) if starts.size else pieces, groups)[: pieces.size]
-    options: dict[str, Any] = {"scheduler": "in_order", "cp_sizes": (cp_size,), "max_sequences": 1}
     return Planned(
-        plan=cluster.plan(longest, **options),
+        plan=cluster.static(longest, cp_size, max_sequences=1),
         num_tokens=int(pieces.sum()),
         num_cut_sequences=cut.num_cut,
-        bound=cluster.plan(pieces, **options).bounds["step_time"],
+        bound=cluster.static(pieces, cp_size, max_sequences=1).bounds["step_time"],
     )
 
 
 def _static_cp(cluster: Cluster, lengths: Int64Array) -> Planned:
-    return Planned.of(cluster.plan(lengths, scheduler="in_order", cp_sizes=(cluster.static_cp_size(lengths),)))
+    return Planned.of(cluster.static(lengths, cluster.static_cp_size(lengths)))
 
 
 def _in_order(cluster: Cluster, lengths: Int64Array) -> Planned:
-    return Planned.of(cluster.plan(lengths, scheduler="in_order", cp_sizes=(1,)))
+    return Planned.of(cluster.static(lengths, 1))
 
 
 def _packing_aware(cluster: Cluster, lengths: Int64Array) -> Planned:
@@ -131,121 +164,223 @@ STRATEGIES: dict[str, Callable[[Cluster, Int64Array], Planned]] = {
 """The strategies by name, from the wasteful to the best."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFigures:
+    """What one strategy makes of one step, in numbers; times are in the unit of the cost model.
+
+    Attributes:
+        num_microbatches: micro-batches.
+        num_tokens: real tokens.
+        num_padded_tokens: tokens of all bins, padding included.
+        num_slots: tokens that the rows of all ranks in all micro-batches could hold.
+        num_cut_sequences: sequences that the overlong policy cut.
+        mean_cp_size: CP size that a token meets on average.
+        step_time: simulated time of the step.
+        bound: lower bound of the step time of the same pieces.
+        planning_seconds: wall time that planning took.
+    """
+
+    num_microbatches: int
+    num_tokens: int
+    num_padded_tokens: int
+    num_slots: int
+    num_cut_sequences: int
+    mean_cp_size: float
+    step_time: float
+    bound: float
+    planning_seconds: float
+
+
 @dataclass(slots=True)
 class StrategyResult:
-    """One strategy, summed over steps.
+    """One strategy, over steps.
 
     Attributes:
         name: the strategy.
         steps: what it makes of each step.
-        totals: sums and means of `dcpack.metrics.plan_metrics`, by name.
+        totals: sums and means over the steps, by name; empty where a step could not be planned.
+        failure: why the strategy cannot plan these lengths, or None.
         bytes_moved: bytes between processes, or None where not worked out.
         bytes_whole: bytes that whole sequences, field by field, would have moved, or None.
-        failure: why the strategy cannot plan these lengths, or None.
     """
 
     name: str
-    steps: list[Planned]
-    totals: dict[str, float]
+    steps: list[StepFigures] = field(default_factory=list)
+    totals: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
     bytes_moved: int | None = None
     bytes_whole: int | None = None
-    failure: str | None = None
+
+    @property
+    def planning_seconds(self) -> float:
+        """Wall time of planning all steps."""
+        return sum(step.planning_seconds for step in self.steps)
 
 
-def compare_strategies(cluster: Cluster, steps: Sequence[Any], *, done: Callable[[], object]) -> list[StrategyResult]:
-    """Plan every step under every strategy.
+def compare_strategies(
+    cluster: Cluster,
+    steps: Iterable[Any],
+    *,
+    done: Callable[[], object],
+    names: Sequence[str] = tuple(STRATEGIES),
+    inspect: Callable[[str, int, Planned], object] | None = None,
+) -> list[StrategyResult]:
+    """Plan every step under every strategy. Plans are not kept, so any number of steps fits in memory.
 
     Args:
         cluster: ranks, capacity, cost.
-        steps: int64[n] lengths of each step.
+        steps: int64[n] lengths of each step; may be made as they are asked for.
         done: called after each plan, for progress.
+        names: the strategies, out of `STRATEGIES`.
+        inspect: called with the strategy, the number of the step and what was planned.
 
     Returns:
-        One result a strategy. A strategy that cannot plan some step has a `failure` and no totals.
+        One result a strategy. A strategy that cannot plan some step has a `failure`, and no totals.
     """
-    checked = [as_lengths(f"steps[{i}]", lengths) for i, lengths in enumerate(steps)]
-    return [_run_strategy(name, cluster, checked, done) for name in STRATEGIES]
-
-
-def _run_strategy(
-    name: str, cluster: Cluster, steps: Sequence[Int64Array], done: Callable[[], object]
-) -> StrategyResult:
-    result = StrategyResult(name=name, steps=[], totals={})
-    for lengths in steps:
+    results = [StrategyResult(name=check_choice("strategy", name, STRATEGIES)) for name in names]
+    work = {name: np.zeros(cluster.num_ranks) for name in names}
+    for number, given in enumerate(steps):
+        lengths = as_lengths(f"steps[{number}]", given)
+        for result in results:
+            if result.failure is None:
+                planned = _plan_step(result, cluster, lengths)
+                if planned is not None:
+                    work[result.name] += planned.plan.rank_times(cluster.cost).sum(axis=0)
+                    if inspect is not None:
+                        inspect(result.name, number, planned)
+            done()
+    for result in results:
         if result.failure is None:
-            try:
-                result.steps.append(STRATEGIES[name](cluster, lengths))
-            except InfeasibleError as error:
-                result.failure = str(error)
-        done()
-    if result.failure is not None:
-        return result
-    result.totals = _totals(cluster, result.steps)
-    return result
+            result.totals = _totals(result.steps, work[result.name])
+    return results
 
 
-def _totals(cluster: Cluster, steps: Sequence[Planned]) -> dict[str, float]:
-    plans = [step.plan for step in steps]
-    metrics = [plan_metrics(p, cluster.cost, sync=cluster.sync) for p in plans]
-    unit = cluster.cost.unit
-    real = float(sum(step.num_tokens for step in steps))
-    padded = sum(float(p.bin_padded_tokens.sum()) for p in plans)
-    slots = sum(float(p.num_microbatches * p.num_ranks * p.capacity) for p in plans)
-    work = np.sum([p.rank_times(cluster.cost).sum(axis=0) for p in plans], axis=0)
-    tokens = np.array([m["plan/num_tokens"] for m in metrics])
-    mean_cp = np.array([m["plan/mean_cp_size"] for m in metrics])
+def _plan_step(result: StrategyResult, cluster: Cluster, lengths: Int64Array) -> Planned | None:
+    """Plan one step and note its figures; None where the strategy cannot."""
+    start = time.perf_counter()
+    try:
+        planned = STRATEGIES[result.name](cluster, lengths)
+    except InfeasibleError as error:
+        result.failure = str(error)
+        return None
+    seconds = time.perf_counter() - start
+    plan = planned.plan
+    figures = StepFigures(
+        num_microbatches=plan.num_microbatches,
+        num_tokens=planned.num_tokens,
+        num_padded_tokens=int(plan.bin_padded_tokens.sum()),
+        num_slots=plan.num_microbatches * plan.num_ranks * plan.capacity,
+        num_cut_sequences=planned.num_cut_sequences,
+        mean_cp_size=mean_cp_size(plan),
+        step_time=plan.simulate(cluster.cost, sync=cluster.sync),
+        bound=planned.bound,
+        planning_seconds=seconds,
+    )
+    result.steps.append(figures)
+    return planned
+
+
+def _totals(steps: Sequence[StepFigures], work: Float64Array) -> dict[str, float]:
+    def total(name: str) -> float:
+        return float(sum(getattr(step, name) for step in steps))
+
+    tokens, padded, slots = total("num_tokens"), total("num_padded_tokens"), total("num_slots")
+    weighted_cp = sum(step.num_tokens * step.mean_cp_size for step in steps)
     return {
-        "num_microbatches": sum(m["plan/num_microbatches"] for m in metrics),
-        "num_cut_sequences": float(sum(step.num_cut_sequences for step in steps)),
-        "padding_share": 1.0 - real / padded if padded else 0.0,
-        "utilization": real / slots if slots else 0.0,
+        "num_microbatches": total("num_microbatches"),
+        "num_cut_sequences": total("num_cut_sequences"),
+        "padding_share": 1.0 - tokens / padded if padded else 0.0,
+        "utilization": tokens / slots if slots else 0.0,
         "imbalance": float(work.max() / work.mean()) if np.any(work) else 1.0,
-        "mean_cp_size": float((tokens * mean_cp).sum() / tokens.sum()) if tokens.sum() else 1.0,
-        "step_time": sum(m[f"plan/step_time({unit})"] for m in metrics) / max(len(plans), 1),
-        "bound": sum(step.bound for step in steps) / max(len(plans), 1),
+        "mean_cp_size": weighted_cp / tokens if tokens else 1.0,
+        "step_time": total("step_time") / max(len(steps), 1),
+        "bound": total("bound") / max(len(steps), 1),
     }
 
 
-def format_strategies(results: Sequence[StrategyResult], *, unit: str) -> str:
+def format_strategies(results: Sequence[StrategyResult], *, unit: str, with_planning: bool = False) -> str:
     """Return the table that people read.
 
     Each step time stands beside its distance from the lower bound of the same pieces: a strategy that cuts sequences
-    has less attention to compute, so its times are not comparable with those of one that does not.
+    has less attention to compute, so its times are not comparable with those of one that does not. A strategy that
+    could not plan has the reason in its row. Bytes are shown where some strategy has them.
 
     Args:
         results: the strategies.
-        unit: unit of the times.
+        unit: unit of the times; seconds are shown as milliseconds.
+        with_planning: show the bound itself and the planning time too.
     """
-    headers = [
-        "strategy",
-        "micro-\nbatches",
-        "cut\nsequences",
-        "padding",
-        "utili-\nzation",
-        "max/mean\nwork",
-        "mean\nCP",
-        "moved",
-        "moved whole,\nkey by key",
-        f"step time\n({unit})",
-        "above\nbound",
+    columns = _COLUMNS + (_BYTE_COLUMNS if any(result.bytes_moved is not None for result in results) else [])
+    shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
+    columns = columns + _time_columns(shown_unit, scale, with_planning=with_planning)
+    rows = [
+        [result.name, *("-" if result.failure is not None else cell(result) for _, cell in columns)]
+        for result in results
     ]
-    return format_table(headers, [_row(result, len(headers)) for result in results])
+    lines = format_table(["strategy", *(header for header, _ in columns)], rows).splitlines()
+    width, name_width = len(max(lines, key=len)), max(len("strategy"), *(len(result.name) for result in results))
+    for k, result in enumerate(results, start=len(lines) - len(results)):
+        if result.failure is not None:
+            reason = textwrap.shorten(f"- {result.failure}", width - name_width - 1, placeholder=" ...")
+            lines[k] = f"{result.name.ljust(name_width)} {reason}"
+    return "\n".join(lines)
 
 
-def _row(result: StrategyResult, width: int) -> list[str]:
-    if result.failure is not None:
-        return [result.name, *["-"] * (width - 1)]
-    t = result.totals
-    sizes = ["-" if size is None else format_bytes(size) for size in (result.bytes_moved, result.bytes_whole)]
-    return [
-        result.name,
-        f"{t['num_microbatches']:.0f}",
-        f"{t['num_cut_sequences']:.0f}",
-        f"{t['padding_share']:.1%}",
-        f"{t['utilization']:.1%}",
-        f"{t['imbalance']:.2f}",
-        f"{t['mean_cp_size']:.2f}",
-        *sizes,
-        f"{t['step_time']:.4g}",
-        f"{t['step_time'] / t['bound'] - 1:.1%}" if t["bound"] else "-",
-    ]
+_Column = tuple[str, Callable[[StrategyResult], str]]
+
+_COLUMNS: list[_Column] = [
+    ("micro-\nbatches", lambda r: f"{r.totals['num_microbatches']:.0f}"),
+    ("cut\nsequences", lambda r: f"{r.totals['num_cut_sequences']:.0f}"),
+    ("padding", lambda r: f"{r.totals['padding_share']:.1%}"),
+    ("utili-\nzation", lambda r: f"{r.totals['utilization']:.1%}"),
+    ("max/mean\nwork", lambda r: f"{r.totals['imbalance']:.2f}"),
+    ("mean\nCP", lambda r: f"{r.totals['mean_cp_size']:.2f}"),
+]
+
+_BYTE_COLUMNS: list[_Column] = [
+    ("moved", lambda r: "-" if r.bytes_moved is None else format_bytes(r.bytes_moved)),
+    ("moved whole,\nkey by key", lambda r: "-" if r.bytes_whole is None else format_bytes(r.bytes_whole)),
+]
+
+
+def _time_columns(unit: str, scale: float, *, with_planning: bool) -> list[_Column]:
+    step: _Column = (f"step time\n({unit})", lambda r: _number(scale * r.totals["step_time"]))
+    bound: _Column = (f"bound\n({unit})", lambda r: _number(scale * r.totals["bound"]))
+    above: _Column = ("above\nbound", lambda r: _above(r.totals["step_time"], r.totals["bound"]))
+    planning: _Column = (
+        "planning\n(ms/step)",
+        lambda r: f"{1e3 * r.planning_seconds / max(len(r.steps), 1):.1f}",
+    )
+    return [step, bound, above, planning] if with_planning else [step, above]
+
+
+def _number(value: float) -> str:
+    """Write four digits; thousands with commas as long as they fit."""
+    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.4g}"
+
+
+def _above(step_time: float, bound: float) -> str:
+    return f"{step_time / bound - 1:.1%}" if bound else "-"
+
+
+def format_steps(results: Sequence[StrategyResult], lengths: Sequence[tuple[int, int, int]], *, unit: str) -> str:
+    """Return a table with one row a step: what it holds, and each strategy's time and distance from its bound.
+
+    Args:
+        results: the strategies; those that could not plan are left out.
+        lengths: for each step its sequences, its tokens, and its longest sequence.
+        unit: unit of the times; seconds are shown as milliseconds.
+    """
+    shown = [result for result in results if result.failure is None]
+    shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
+    headers = ["step", "sequences", "tokens", "longest"]
+    for result in shown:
+        headers += [f"{result.name}\n({shown_unit})", "above\nbound"]
+    rows = []
+    for number, (count, tokens, longest) in enumerate(lengths):
+        cells = [str(number), f"{count:,}", f"{tokens:,}", f"{longest:,}"]
+        for result in shown:
+            step = result.steps[number]
+            cells += [_number(scale * step.step_time), _above(step.step_time, step.bound)]
+        rows.append(cells)
+    return format_table(headers, rows)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 __all__ = ["format_bytes", "format_table"]
 
 
-def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Return a table: the first column to the left, all others to the right; a header may have several lines.
+def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] | None = None) -> str:
+    r"""Return a table; a header may have several lines.
+
+    Args:
+        headers: one text a column.
+        rows: one text a column, in each row.
+        right: columns set to the right; all but the first by default.
 
     Example:
         >>> print(format_table(["what", "how\nmany"], [["apples", "3"], ["nuts", "12"]]))
@@ -25,13 +30,13 @@ def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[c]) for row in [*body, *rows]) for c in range(len(headers))]
     rule = ["-" * width for width in widths]
     lines = [*body, rule, *[list(row) for row in rows]]
-    return "\n".join(_line(cells, widths) for cells in lines)
+    to_right = range(1, len(headers)) if right is None else right
+    return "\n".join(_line(cells, widths, to_right) for cells in lines)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = [cells[0].ljust(widths[0])]
-    aligned += [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-    return " ".join(aligned).rstrip()
+def _line(cells: Sequence[str], widths: Sequence[int], to_right: Collection[int]) -> str:
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return " ".join(cell.rjust(w) if c in to_right else cell.ljust(w) for c, (cell, w) in pairs).rstrip()
 
 
 def format_bytes(count: float) -> str:

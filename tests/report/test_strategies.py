@@ -147,7 +147,7 @@ def test_a_strategy_that_cannot_plan_says_why_and_the_others_go_on() -> None:
     assert len(calls) == 4
     lines = format_strategies(list(found.values()), unit="cost").splitlines()
     (row,) = (line for line in lines if line.startswith("in_order"))
-    assert row.split() == ["in_order", *["-"] * 10]
+    assert row.startswith("in_order       - 1 sequence is longer than the limit of 10 tokens")
 
 
 def test_a_strategy_that_fails_in_a_later_step_has_no_totals() -> None:
@@ -243,11 +243,11 @@ def test_the_table_by_hand() -> None:
         StrategyResult(name="three", steps=[], totals={}, failure="too long"),
     ]
     lines = format_strategies(results, unit="s").splitlines()
-    assert "(s)" in lines[1]
+    assert "(ms)" in lines[1]
     *_, one, two, three = (line.split() for line in lines)
-    assert one == "one 3 2 12.5% 50.0% 1.25 1.75 2.00 KiB 5.00 MiB 1.5e+06 50.0%".split()
-    assert two == "two 3 2 12.5% 50.0% 1.25 1.75 - - 1.5e+06 -".split()
-    assert three == "three - - - - - - - - - -".split()
+    assert one == "one 3 2 12.5% 50.0% 1.25 1.75 2.00 KiB 5.00 MiB 1.5e+09 50.0%".split()
+    assert two == "two 3 2 12.5% 50.0% 1.25 1.75 - - 1.5e+09 -".split()
+    assert three == "three - too long".split()
 
 
 def test_packing_wastes_less_from_row_to_row() -> None:

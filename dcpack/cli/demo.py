@@ -1,41 +1,23 @@
-"""The command line: ``dcpack demo``.
-
-Exit codes: 0 all right, 1 what was asked for failed, 2 the command itself is wrong.
-"""
+"""``dcpack demo``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
-from absl import app, logging
-from absl.flags import argparse_flags
-from tqdm import tqdm
-
+from dcpack.cli.progress import progress_bar
 from dcpack.demo import DemoOptions, run_demo
-from dcpack.errors import ArgumentError, DcpackError, PeerError
 from dcpack.exchange import ROUTINGS
 from dcpack.packing import OVERLONG_POLICIES
 from dcpack.scheduling import SCHEDULERS
 from dcpack.sharding import SHARDINGS
 
-__all__ = ["main", "run"]
+__all__ = ["add_parser"]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse_flags.ArgumentParser(
-        prog="dcpack", description="Packing, balancing and dynamic context parallelism for variable-length sequences."
-    )
-    parser.add_argument("--version", action="version", version=f"dcpack {version('dcpack')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_demo(commands)
-    return parser
-
-
-def _add_demo(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
+    """Add the command to the sub-parsers `commands`."""
     defaults = DemoOptions()
     demo = commands.add_parser(
         "demo",
@@ -56,10 +38,10 @@ def _add_demo(commands: Any) -> None:
     add("--sharding", choices=sorted(SHARDINGS), default=defaults.sharding, help="CP slicing")
     add("--routing", choices=ROUTINGS, default=defaults.routing, help="send slices or whole sequences")
     add("--seed", type=int, default=defaults.seed, help="which documents, in which order")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_run)
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     options = DemoOptions(
         data=tuple(args.data),
         num_ranks=args.ranks,
@@ -73,32 +55,7 @@ def _demo(args: argparse.Namespace) -> int:
         routing=args.routing,
         seed=args.seed,
     )
-    with tqdm(unit="plan", desc="demo", disable=None) as bar:
-
-        def progress(total: int) -> Callable[[], object]:
-            bar.reset(total)
-            return bar.update
-
+    with progress_bar("demo", unit="plan") as progress:
         result = run_demo(options, progress=progress)
     sys.stdout.write(result.report + "\n")
     return 0 if result.is_proven else 1
-
-
-def main(args: argparse.Namespace) -> int:
-    """Run the chosen command; an error of ours is one line, with exit code 2 for wrong arguments and 1 otherwise."""
-    try:
-        return args.run(args)
-    except DcpackError as error:
-        logging.debug("dcpack %s failed", args.command, exc_info=True)
-        is_plain = isinstance(error, PeerError) and error.cause in ("ArgumentError", "InfeasibleError")
-        text = str(error).splitlines()[0] if is_plain else str(error)  # the user's to mend: no traceback
-        sys.stderr.write(f"dcpack {args.command}: {text}\n")
-        return 2 if isinstance(error, ArgumentError) else 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"dcpack {args.command}: interrupted\n")
-        return 130
-
-
-def run() -> None:
-    """Entry point of the ``dcpack`` command."""
-    app.run(main, flags_parser=lambda argv: _parser().parse_args(argv[1:]))

@@ -1,0 +1,53 @@
+"""The command line: ``dcpack demo``, ``plan``, ``lengths``, ``backends``.
+
+Exit codes: 0 all right, 1 what was asked for failed, 2 the command itself is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.metadata import version
+
+from absl import app, logging
+from absl.flags import argparse_flags
+
+from dcpack.cli import backends, demo, lengths, plan
+from dcpack.errors import ArgumentError, DcpackError, PeerError
+
+__all__ = ["main", "run"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse_flags.ArgumentParser(
+        prog="dcpack", description="Packing, balancing and dynamic context parallelism for variable-length sequences."
+    )
+    parser.add_argument("--version", action="version", version=f"dcpack {version('dcpack')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (demo, plan, lengths, backends):
+        command.add_parser(commands)
+    return parser
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the chosen command; an error of ours is one line, with exit code 2 for wrong arguments and 1 otherwise."""
+    try:
+        return args.run(args)
+    except DcpackError as error:
+        logging.debug("dcpack %s failed", args.command, exc_info=True)
+        is_plain = isinstance(error, PeerError) and error.cause in ("ArgumentError", "InfeasibleError")
+        text = str(error).splitlines()[0] if is_plain else str(error)  # the user's to mend: no traceback
+        sys.stderr.write(f"dcpack {args.command}: {text}\n")
+        return 2 if isinstance(error, ArgumentError) else 1
+    except BrokenPipeError:  # the reader of a pipe, say `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"dcpack {args.command}: interrupted\n")
+        return 130
+
+
+def run() -> None:
+    """Entry point of the ``dcpack`` command."""
+    app.run(main, flags_parser=lambda argv: _parser().parse_args(argv[1:]))

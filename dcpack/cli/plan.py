@@ -1,0 +1,196 @@
+"""``dcpack plan``: what packing, balancing and dynamic CP would gain on a user's own lengths."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import Int64Array, check_int
+from dcpack.api import DEFAULT_COST
+from dcpack.cli.inputs import add_length_arguments, lengths_of
+from dcpack.cli.progress import progress_bar
+from dcpack.cost import get_cost
+from dcpack.errors import ArgumentError
+from dcpack.packing import OVERLONG_POLICIES
+from dcpack.padding import PaddingRule
+from dcpack.plans import SYNC_MODES, Plan
+from dcpack.report import (
+    STRATEGIES,
+    Cluster,
+    Planned,
+    StrategyResult,
+    compare_strategies,
+    format_steps,
+    format_strategies,
+    save_plan_picture,
+    save_trace,
+)
+from dcpack.scheduling import ON_EMPTY
+
+__all__ = ["add_parser"]
+
+_MAX_STEPS_SHOWN = 10
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the sub-parsers `commands`."""
+    parser = commands.add_parser(
+        "plan",
+        help="compare strategies on your own lengths and your own cluster",
+        description="Cuts the lengths into global batches in the order of the file, plans each under several "
+        "strategies, and prints them side by side. Times are simulated by the cost model.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add_length_arguments(parser)
+    add = parser.add_argument
+    add("--ranks", type=int, default=64, help="ranks of the DPxCP domain")
+    add("--capacity", type=int, default=8192, help="padded tokens of a row on one rank")
+    add("--global-batch-size", type=int, default=512, help="sequences of a step")
+    add("--max-steps", type=int, default=None, help="plan so many steps at most; none: all")
+    add("--overlong", choices=OVERLONG_POLICIES, default="error", help="for sequences that fit on no CP size")
+    add("--scheduler", nargs="+", choices=sorted(_NAMES), default=list(_NAMES), help="strategies to compare")
+    add("--cost", default=DEFAULT_COST, help="cost model: MODEL@DEVICE, ring, quadratic, or a JSON file")
+    add("--sync", choices=SYNC_MODES, default="microbatch", help="when ranks wait for each other")
+    add("--cp-sizes", default="powers_of_two", help="powers_of_two, divisors, any, or sizes such as 1,2,4")
+    add("--min-cp-size", type=int, default=1, help="smallest CP size where the strategy chooses")
+    add("--max-cp-size", type=int, default=None, help="largest CP size; none: all ranks")
+    add("--tp", type=int, default=1, help="tensor-parallel size, for the padding rule")
+    add("--block", type=int, default=1, help="kernel block, for the padding rule: 16 for fp8, 32 for mxfp8")
+    add("--microbatch-multiple", type=int, default=1, help="micro-batches are a multiple of it (pipeline stages)")
+    add("--max-sequences", type=int, default=None, help="most sequences in a bin")
+    add("--on-empty", choices=ON_EMPTY, default="dummy", help="where sequences are too few for the ranks")
+    add("--step", type=int, default=0, help="the step that --save, --image and --trace show")
+    add("--per-step", action="store_true", help=f"print every step, not only the first {_MAX_STEPS_SHOWN}")
+    add("--json", action="store_true", help="print JSON")
+    add("--save", default=None, metavar="FILE", help="save the plan of --step by the last strategy (.npz)")
+    add("--image", default=None, metavar="FILE", help="draw it: ranks over time (.png, .svg, .pdf)")
+    add("--trace", default=None, metavar="FILE", help="write it as a trace for Perfetto or chrome://tracing (.json)")
+    parser.set_defaults(run=_run)
+
+
+_NAMES = {name.replace(" ", "-").lower(): name for name in STRATEGIES}
+
+
+def _run(args: argparse.Namespace) -> int:
+    cluster = _cluster_of(args)
+    lengths = lengths_of(args)
+    steps = _Steps(lengths, args.global_batch_size, args.max_steps)
+    check_int("--step", args.step, minimum=0, maximum=max(steps.count - 1, 0))
+    names = [_NAMES[name] for name in args.scheduler]
+    chosen: dict[str, Plan] = {}
+
+    def keep(name: str, number: int, planned: Planned) -> None:
+        if number == args.step:
+            chosen[name] = planned.plan
+
+    with progress_bar("planning", unit="plan") as progress:
+        done = progress(steps.count * len(names))
+        results = compare_strategies(cluster, steps, done=done, names=names, inspect=keep)
+    if args.json:
+        sys.stdout.write(json.dumps(_as_json(args, cluster, results), indent=2) + "\n")
+    else:
+        sys.stdout.write(_as_text(args, cluster, steps, results) + "\n")
+    _write_files(args, cluster, chosen)
+    return 0 if any(result.failure is None for result in results) else 1
+
+
+def _cluster_of(args: argparse.Namespace) -> Cluster:
+    for name in ("ranks", "capacity", "global_batch_size"):
+        check_int(f"--{name.replace('_', '-')}", getattr(args, name), minimum=1)
+    if args.max_steps is not None:
+        check_int("--max-steps", args.max_steps, minimum=1)
+    return Cluster(
+        num_ranks=args.ranks,
+        capacity=args.capacity,
+        padding=PaddingRule(tp=args.tp, block=args.block),
+        cost=get_cost(args.cost),
+        overlong=args.overlong,
+        max_cp_size=args.max_cp_size,
+        sync=args.sync,
+        cp_sizes=_cp_sizes_of(args.cp_sizes),
+        min_cp_size=args.min_cp_size,
+        microbatch_multiple=args.microbatch_multiple,
+        max_sequences=args.max_sequences,
+        on_empty=args.on_empty,
+    )
+
+
+def _cp_sizes_of(text: str) -> str | tuple[int, ...]:
+    if not text[:1].isdigit():
+        return text
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ArgumentError(f"--cp-sizes must be a name or numbers with commas between, got {text!r}") from error
+
+
+class _Steps:
+    """Global batches in the order of the file, cut as they are asked for; remembers what each of them held."""
+
+    def __init__(self, lengths: Any, batch_size: int, max_steps: int | None) -> None:
+        self.lengths = lengths
+        self.batch_size = batch_size
+        whole = -(-len(lengths) // batch_size)
+        self.count = whole if max_steps is None else min(whole, max_steps)
+        self.held: list[tuple[int, int, int]] = []
+
+    def __iter__(self) -> Iterator[Int64Array]:
+        for number in range(self.count):
+            part = np.asarray(self.lengths[number * self.batch_size : (number + 1) * self.batch_size], np.int64)
+            self.held.append((part.size, int(part.sum()), int(part.max(initial=0))))
+            yield part
+
+
+def _as_text(args: argparse.Namespace, cluster: Cluster, steps: _Steps, results: list[StrategyResult]) -> str:
+    tokens = sum(held[1] for held in steps.held)
+    sequences = sum(held[0] for held in steps.held)
+    lines = [
+        f"{args.lengths}: {steps.count:,} steps of {args.global_batch_size:,} sequences, {sequences:,} sequences, "
+        f"{tokens:,} tokens",
+        f"{cluster.num_ranks} ranks, capacity {cluster.capacity:,} tokens a rank, cost {args.cost}, sync {args.sync}",
+        "",
+        format_strategies(results, unit=cluster.cost.unit, with_planning=True),
+        "step time and bound: means over steps, simulated; bound: of the same pieces",
+    ]
+    lines += [f"{result.name}: {result.failure}" for result in results if result.failure is not None]
+    shown = steps.held if args.per_step else steps.held[:_MAX_STEPS_SHOWN]
+    if any(result.failure is None for result in results) and shown:
+        lines += ["", format_steps(results, shown, unit=cluster.cost.unit)]
+        if len(shown) < steps.count:
+            lines.append(f"... and {steps.count - len(shown):,} more steps (--per-step, --json)")
+    return "\n".join(lines)
+
+
+def _as_json(args: argparse.Namespace, cluster: Cluster, results: list[StrategyResult]) -> dict[str, Any]:
+    options = {key: value for key, value in vars(args).items() if key != "run"}
+    strategies = [
+        {
+            "name": result.name,
+            "failure": result.failure,
+            "totals": result.totals,
+            "planning_seconds": result.planning_seconds,
+            "steps": [asdict(step) for step in result.steps],
+        }
+        for result in results
+    ]
+    return {"options": options, "time_unit": cluster.cost.unit, "strategies": strategies}
+
+
+def _write_files(args: argparse.Namespace, cluster: Cluster, chosen: dict[str, Plan]) -> None:
+    """Write the chosen step as planned by the last strategy that could."""
+    if not chosen or not (args.save or args.image or args.trace):
+        return
+    name, plan = list(chosen.items())[-1]
+    if args.save:
+        plan.save(args.save)
+    if args.image:
+        title = f"{name}, step {args.step}, {cluster.num_ranks} ranks"
+        save_plan_picture(args.image, plan, cluster.cost, title=title, sync=args.sync)
+    if args.trace:
+        save_trace(args.trace, plan, cluster.cost, sync=args.sync)

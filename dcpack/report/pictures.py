@@ -1,0 +1,126 @@
+"""Pictures of plans and lengths, by matplotlib (the extra ``plot``)."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import as_lengths
+from dcpack.cost import CostModel
+from dcpack.errors import BackendError
+from dcpack.plans import Plan
+from dcpack.report.timelines import timeline_of
+
+__all__ = ["save_length_picture", "save_plan_picture"]
+
+# From Okabe and Ito's palette, which colour-blind readers can tell apart: light for small CP sizes, dark for large.
+_COLOURS = ("#56B4E9", "#F0E442", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#000000")
+
+
+def _pyplot() -> Any:
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("Agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise BackendError("pictures need matplotlib: pip install 'dcpack[plot]'") from error
+
+
+def save_plan_picture(
+    path: str | Path, plan: Plan, cost: CostModel, *, title: str = "", sync: str = "microbatch"
+) -> None:
+    """Draw one step: ranks upwards, time to the right, one bar a bin, coloured by CP size; what is white is idle.
+
+    Args:
+        path: file to write; its ending chooses the format (.png, .svg, .pdf).
+        plan: a plan with ranks.
+        cost: the cost model that times it.
+        title: what the plan is; the step time and its distance from the bound are added.
+        sync: as in `Plan.simulate`.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    timeline = timeline_of(plan, cost, sync=sync)
+    scale, unit = _time_scale(float(timeline.microbatch_ends.max(initial=0.0)), timeline.unit)
+    figure, axes = pyplot.subplots(figsize=(11, 5.5), layout="constrained")
+    sizes = sorted(set(plan.cp_size.tolist()))
+    for size, colour in zip(sizes, _shades(len(sizes)), strict=True):
+        for is_dummy in (False, True):
+            chosen = (plan.cp_size == size) & (plan.dummy == is_dummy)
+            if chosen.any():
+                axes.barh(
+                    plan.first_rank[chosen] + size / 2,
+                    timeline.durations[chosen] * scale,
+                    left=timeline.starts[chosen] * scale,
+                    height=size - 0.15,
+                    color="none" if is_dummy else colour,
+                    edgecolor=colour if is_dummy else "black",
+                    linewidth=0.5,
+                    hatch="///" if is_dummy else None,
+                    label=f"CP {size}{' (dummy)' if is_dummy else ''}",
+                )
+    for end in timeline.microbatch_ends[:-1] if sync == "microbatch" else ():
+        axes.axvline(float(end) * scale, color="0.35", linewidth=0.8, linestyle="--")
+    step, bound = plan.simulate(cost, sync=sync) * scale, plan.bounds.get("step_time", 0.0) * scale
+    beyond = f", {step / bound - 1:.1%} above the lower bound" if bound else ""
+    axes.set_title(f"{title}: {plan.num_microbatches} micro-batches, step {step:.4g} {unit}{beyond}".lstrip(": "))
+    axes.set_xlabel(f"simulated time ({unit}); dashed: all ranks wait for the slowest")
+    axes.set_ylabel("rank")
+    axes.set_ylim(0, plan.num_ranks)
+    axes.set_xlim(left=0)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    if sizes:
+        figure.legend(loc="outside right upper", title="ranks that\nshare a bin")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _time_scale(longest: float, unit: str) -> tuple[float, str]:
+    if unit == "s":
+        return (1.0, "s") if longest >= 10 else (1e3, "ms")
+    power = 0 if longest < 1e4 else int(np.log10(longest)) // 3 * 3
+    return 10.0**-power, f"{unit} units" if power == 0 else f"x 10^{power} {unit} units"
+
+
+def _shades(count: int) -> list[str]:
+    """Return as many colours as CP sizes; beyond the palette they come round again."""
+    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
+
+
+def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> None:
+    """Draw the lengths: how many sequences, and how many of all tokens, lie in each range of lengths.
+
+    Args:
+        path: file to write; its ending chooses the format.
+        lengths: int64[n], tokens of each sequence.
+        title: what they are.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    values = as_lengths("lengths", lengths)
+    values = values[values > 0]
+    edges = (
+        np.unique(np.round(np.geomspace(int(values.min()), int(values.max()) + 1, 40)))
+        if values.size
+        else np.array([1.0, 2.0])
+    )
+    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
+    for weights, colour, label in (
+        (np.full(values.size, 100 / max(values.size, 1)), _COLOURS[0], "sequences"),
+        (100 * values / max(int(values.sum()), 1), _COLOURS[5], "tokens"),
+    ):
+        axes.hist(values, bins=edges, weights=weights, color=colour, alpha=0.6, label=f"share of {label}")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("length (tokens)")
+    axes.set_ylabel("share (%)")
+    axes.set_title(f"{title}: {values.size:,} sequences, {int(values.sum()):,} tokens".lstrip(": "))
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
