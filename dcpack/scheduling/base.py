@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from dcpack._checks import BoolArray, Int64Array
+from dcpack.cost import CostModel
 from dcpack.padding import PaddingRule, padded_lengths, row_capacity
 
 __all__ = ["Group", "MicroBatch", "Problem", "Scheduler"]
@@ -47,6 +48,8 @@ class Problem:
         microbatch_multiple: the number of micro-batches must be a multiple of it.
         max_sequences: most items in a bin, or None.
         on_empty: ``"error"`` or ``"dummy"``: what to do where items are too few to give each rank work.
+        cost: the cost model, for schedulers that minimise time.
+        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
     """
 
     sequence_ids: Int64Array
@@ -59,6 +62,8 @@ class Problem:
     microbatch_multiple: int
     max_sequences: int | None
     on_empty: str
+    cost: CostModel
+    sync: str
 
     @cached_property
     def padded(self) -> Int64Array:

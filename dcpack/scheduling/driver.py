@@ -86,6 +86,8 @@ def make_plan(
         microbatch_multiple=int(microbatch_multiple),
         max_sequences=max_sequences,
         on_empty=on_empty,
+        cost=cost,
+        sync=sync,
     )
     microbatches = chosen.schedule(problem)
     plan = _build_plan(lengths, pieces, problem, microbatches, cost)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from dcpack.cost import QuadraticCost
 from dcpack.errors import InfeasibleError
 from dcpack.scheduling import Group, MicroBatch, Problem
 from dcpack.scheduling.fill import fill_ranks, repair, whole_domain
@@ -27,7 +28,7 @@ def problem(lengths: list[int], num_ranks: int, cp_sizes: tuple[int, ...], **cha
         "max_sequences": None,
         "on_empty": "error",
     }
-    return Problem(**{**options, **changes})
+    return Problem(**{"cost": QuadraticCost(), "sync": "microbatch", **options, **changes})
 
 
 def seen(groups: MicroBatch | None) -> list[tuple[int, list[int]]] | None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dcpack.cost import QuadraticCost
 from dcpack.padding import PaddingRule
 from dcpack.scheduling import Group, Problem
 
@@ -21,7 +22,7 @@ def problem(lengths: list[int], num_ranks: int, capacity: int, cp_sizes: tuple[i
         "max_sequences": None,
         "on_empty": "error",
     }
-    return Problem(**{**options, **changes})
+    return Problem(**{"cost": QuadraticCost(), "sync": "microbatch", **options, **changes})
 
 
 def test_lengths_are_padded_at_every_legal_size() -> None:
