@@ -21,6 +21,7 @@ __all__ = ["current_communicator", "make_world", "run_ranks"]
 _Result = TypeVar("_Result")
 _here = threading.local()
 # Threads that have been told to end get this long to do so before they are left to the end of the process.
+_MAX_SLEEP_S = 0.5
 _JOIN_S = 2.0
 
 
@@ -156,7 +157,8 @@ class _Run:
                 if not late:
                     # A rank that waits in a call comes back by its own deadline.
                     wake_at = min(now + self.world.silence_s if limit is None else limit for limit in limits.values())
-                    self._changed.wait(wake_at - now)
+                    # Never for long at a time: a Ctrl-C that comes just before the sleep does not end it.
+                    self._changed.wait(min(wake_at - now, _MAX_SLEEP_S))
 
     def _running(self) -> list[int]:
         gone = {*self.results, *self.errors, *self.hung, *self.world.vanished}
