@@ -1,0 +1,59 @@
+"""What torch.distributed has no public name for, in one place. All of it is there in torch 2.4 to 2.13.
+
+`PrefixStore`, `HashStore` and the options of collectives are documented, but exported in part; the store of the default
+group and the constructors of registered back ends are not public at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = [
+    "AllToAllOptions",
+    "AllgatherOptions",
+    "BroadcastOptions",
+    "HashStore",
+    "PrefixStore",
+    "default_store",
+    "make_registered_group",
+]
+
+_native: Any = importlib.import_module("torch._C._distributed_c10d")
+
+AllgatherOptions = _native.AllgatherOptions
+AllToAllOptions = _native.AllToAllOptions
+BroadcastOptions = _native.BroadcastOptions
+HashStore = _native.HashStore
+PrefixStore = _native.PrefixStore
+
+
+def default_store() -> Any:
+    """Return the store of the default group, through which the processes of the job find each other."""
+    return importlib.import_module("torch.distributed.distributed_c10d")._get_default_store()
+
+
+def make_registered_group(name: str, store: Any, uid: str, member: int, ranks: Sequence[int], timeout_s: float) -> Any:
+    """Return a new process group of a back end that a package registered with torch.distributed.
+
+    Args:
+        name: the registered name.
+        store: of this group alone.
+        uid: name of the group.
+        member: group-local number of this process.
+        ranks: global numbers of the members.
+        timeout_s: the time-out of the group.
+    """
+    options = _native._DistributedBackendOptions()
+    options.store = store
+    options.group_id = uid
+    options.group_rank = member
+    options.group_size = len(ranks)
+    options.global_ranks_in_group = list(ranks)
+    options.timeout = timedelta(seconds=timeout_s)
+    plugins: Any = dist.Backend._plugins
+    return plugins[name.upper()].creator_fn(options, None)
