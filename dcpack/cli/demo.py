@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from typing import Any
 
 from dcpack.cli.progress import progress_bar
+from dcpack.comm import Communicator, get_backend, list_backends
 from dcpack.demo import DemoOptions, run_demo
+from dcpack.errors import ArgumentError
 from dcpack.exchange import ROUTINGS
 from dcpack.packing import OVERLONG_POLICIES
 from dcpack.scheduling import SCHEDULERS
@@ -28,7 +31,10 @@ def add_parser(commands: Any) -> None:
     )
     add = demo.add_argument
     add("--data", nargs="+", default=[], metavar="PATH", help="text files or folders; none: texts of this machine")
-    add("--ranks", type=int, default=defaults.num_ranks, help="ranks of the DPxCP domain")
+    add("--backend", choices=list_backends(), default="fake", help="fake: ranks are threads of this process")
+    add(
+        "--ranks", type=int, default=None, help=f"fake: {defaults.num_ranks} if not given; else the processes there are"
+    )
     add("--steps", type=int, default=defaults.num_steps, help="steps to run")
     add("--global-batch-size", type=int, default=defaults.global_batch_size, help="documents of a step")
     add("--capacity", type=int, default=defaults.capacity, help="padded tokens of a row on one rank")
@@ -42,9 +48,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    communicator = None if args.backend == "fake" else get_backend(args.backend).world()
     options = DemoOptions(
         data=tuple(args.data),
-        num_ranks=args.ranks,
+        num_ranks=_num_ranks(args, communicator),
         num_steps=args.steps,
         global_batch_size=args.global_batch_size,
         capacity=args.capacity,
@@ -55,7 +62,19 @@ def _run(args: argparse.Namespace) -> int:
         routing=args.routing,
         seed=args.seed,
     )
-    with progress_bar("demo", unit="plan") as progress:
-        result = run_demo(options, progress=progress)
-    sys.stdout.write(result.report + "\n")
+    is_first = communicator is None or communicator.rank == 0
+    with contextlib.closing(communicator) if communicator is not None else contextlib.nullcontext():
+        with progress_bar("demo", unit="plan", silent=not is_first) as progress:
+            result = run_demo(options, progress=progress, communicator=communicator)
+    if is_first:
+        sys.stdout.write(result.report + "\n")
     return 0 if result.is_proven else 1
+
+
+def _num_ranks(args: argparse.Namespace, communicator: Communicator | None) -> int:
+    """Return the ranks asked for; a real back end has as many as there are processes."""
+    if communicator is None:
+        return DemoOptions().num_ranks if args.ranks is None else args.ranks
+    if args.ranks not in (None, communicator.size):
+        raise ArgumentError(f"--ranks must be the {communicator.size} processes of {args.backend}, got {args.ranks}")
+    return communicator.size

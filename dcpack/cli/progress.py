@@ -11,15 +11,20 @@ __all__ = ["progress_bar"]
 
 
 @contextmanager
-def progress_bar(what: str, *, unit: str) -> Iterator[Callable[[int], Callable[[], object]]]:
+def progress_bar(what: str, *, unit: str, silent: bool = False) -> Iterator[Callable[[int], Callable[[], object]]]:
     """Yield a function that takes the number of units of work and returns what is called after each.
+
+    Args:
+        what: stands before the bar.
+        unit: of the work.
+        silent: no bar at all, for all ranks but one.
 
     Example:
         >>> with progress_bar("counting", unit="number") as progress:
         ...     done = progress(2)
         ...     _ = done(), done()
     """
-    with tqdm(desc=what, unit=unit, disable=None) as bar:
+    with tqdm(desc=what, unit=unit, disable=True if silent else None) as bar:
 
         def start(total: int) -> Callable[[], object]:
             bar.reset(total)

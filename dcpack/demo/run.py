@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_choice, check_int
+from dcpack._checks import Int64Array, check_choice, check_int, list_offenders
 from dcpack.comm import Communicator, run_ranks
 from dcpack.cost import RingCost
 from dcpack.data import TextDocuments, find_text_files, installed_text_folders
@@ -29,7 +31,7 @@ from dcpack.report import STRATEGIES, Cluster, Planned, StrategyResult, compare_
 from dcpack.scheduling import SCHEDULERS
 from dcpack.sharding import SHARDINGS
 
-__all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "run_demo"]
+__all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "prove_on", "run_demo"]
 
 _MAX_SHOWN = 20
 
@@ -179,17 +181,77 @@ def prove(
     return verdicts, plans, tables, sum(moved)
 
 
-def run_demo(options: DemoOptions, *, progress: Callable[[int], Callable[[], object]]) -> DemoResult:
+def prove_on(
+    communicator: Communicator, options: DemoOptions, documents: TextDocuments, *, done: Callable[[], object]
+) -> tuple[list[StepProof], list[Plan], list[SampleTable], int]:
+    """Run every step as one rank of `communicator` and judge it by the evidence of all. Collective.
+
+    Returns:
+        As `prove`; the same on every rank.
+    """
+    _check_same_documents(communicator, documents)
+    verdicts, plans, tables, moved = [], [], [], 0
+    for step in range(options.num_steps):
+        sent = communicator.counters.bytes_sent
+        evidence, plan, table, valid = _rank_step(communicator, options, documents, step)
+        sent = communicator.counters.bytes_sent - sent
+        found, total = _gather_evidence(communicator, evidence, valid)
+        verdicts.append(conclude(plan, found, total))
+        plans.append(plan)
+        tables.append(table)
+        moved += sum(int(part[0]) for part in communicator.all_gather(np.array([sent])))
+        done()
+    return verdicts, plans, tables, moved
+
+
+def _check_same_documents(communicator: Communicator, documents: TextDocuments) -> None:
+    """Raise on every rank where one read other documents: nodes with other files need ``--data`` on a shared disk."""
+    digest = np.frombuffer(hashlib.sha256(documents.tokens.tobytes() + documents.offsets.tobytes()).digest(), np.uint8)
+    digests = communicator.all_gather(digest)
+    pairs = zip(communicator.ranks, digests, strict=True)
+    other = [f"rank {rank}" for rank, part in pairs if bytes(part) != bytes(digests[0])]
+    if other:
+        raise ArgumentError(f"all ranks must read the same documents; others than rank 0's on {list_offenders(other)}")
+
+
+def _gather_evidence(communicator: Communicator, evidence: RankEvidence, valid: int) -> tuple[list[RankEvidence], int]:
+    """Return the evidence of all ranks, and the valid tokens of the step as the first rank with a batch has them."""
+    seen = communicator.all_gather(evidence.seen)
+    texts = communicator.all_gather(np.frombuffer(json.dumps([evidence.faults, valid]).encode(), np.uint8))
+    counts = communicator.all_gather(np.array([evidence.num_valid_tokens]))
+    parsed = [json.loads(bytes(text)) for text in texts]
+    found = [
+        RankEvidence(faults=tuple(faults), seen=part, num_valid_tokens=int(count[0]))
+        for (faults, _), part, count in zip(parsed, seen, counts, strict=True)
+    ]
+    return found, max(total for _, total in parsed)
+
+
+def run_demo(
+    options: DemoOptions,
+    *,
+    progress: Callable[[int], Callable[[], object]],
+    communicator: Communicator | None = None,
+) -> DemoResult:
     """Run the whole demo.
 
     Args:
         options: what to run.
         progress: given the number of units of work, returns what is called after each.
+        communicator: this process's view of ``options.num_ranks`` processes, all of which make this call; None runs the
+            ranks as threads of this process.
     """
     started = time.perf_counter()
-    documents = load_documents(options)
+    if communicator is None:
+        documents = load_documents(options)
+    else:
+        with communicator.guard():
+            documents = load_documents(options)
     done = progress(options.num_steps * (1 + len(STRATEGIES)))
-    verdicts, _, tables, moved = prove(options, documents, done=done)
+    if communicator is None:
+        verdicts, _, tables, moved = prove(options, documents, done=done)
+    else:
+        verdicts, _, tables, moved = prove_on(communicator, options, documents, done=done)
     moved_by = {name: [0, 0] for name in STRATEGIES}
 
     def count_bytes(name: str, step: int, planned: Planned) -> None:
