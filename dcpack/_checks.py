@@ -119,6 +119,17 @@ def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     return result
 
 
+def exact_sum(values: npt.NDArray[np.integer[Any]]) -> int:
+    """Return the sum of integers of any width, exactly, however large.
+
+    Example:
+        >>> exact_sum(np.array([2**62, 2**62, 2**62]))
+        13835058055282163712
+    """
+    high, low = np.asarray(values, np.int64) >> 32, np.asarray(values, np.int64) & 0xFFFFFFFF
+    return (int(high.sum()) << 32) + int(low.sum())
+
+
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a contiguous, read-only version of `array` (a view of it where possible).
 

@@ -33,21 +33,42 @@ def _parser() -> argparse.ArgumentParser:
 def main(args: argparse.Namespace) -> int:
     """Run the chosen command; an error of ours is one line, with exit code 2 for wrong arguments and 1 otherwise."""
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()  # a reader that has gone is met here, not at the exit of the interpreter
+        return code
     except DcpackError as error:
         logging.debug("dcpack %s failed", args.command, exc_info=True)
         is_plain = isinstance(error, PeerError) and error.cause in ("ArgumentError", "InfeasibleError")
         text = str(error).splitlines()[0] if is_plain else str(error)  # the user's to mend: no traceback
         sys.stderr.write(f"dcpack {args.command}: {text}\n")
         return 2 if isinstance(error, ArgumentError) else 1
-    except BrokenPipeError:  # the reader of a pipe, say `head`, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        return _reader_has_gone()
+    except OSError as error:  # a file that cannot be written
+        sys.stderr.write(f"dcpack {args.command}: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write(f"dcpack {args.command}: interrupted\n")
         return 130
 
 
+def _reader_has_gone() -> int:
+    """Say nothing more on standard output: the reader of the pipe, say `head`, has enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(argv[1:])
+    except SystemExit:  # --help and --version have printed
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            sys.exit(_reader_has_gone())
+        raise
+
+
 def run() -> None:
     """Entry point of the ``dcpack`` command."""
-    app.run(main, flags_parser=lambda argv: _parser().parse_args(argv[1:]))
+    app.run(main, flags_parser=_parse)

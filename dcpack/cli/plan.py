@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int
+from dcpack._checks import Int64Array, check_int, exact_sum
 from dcpack.api import DEFAULT_COST
 from dcpack.cli.inputs import add_length_arguments, lengths_of
 from dcpack.cli.progress import progress_bar
@@ -92,11 +92,12 @@ def _run(args: argparse.Namespace) -> int:
     with progress_bar("planning", unit="plan") as progress:
         done = progress(steps.count * len(names))
         results = compare_strategies(cluster, steps, done=done, names=names, inspect=keep)
+    written = _write_files(args, cluster, chosen, names)  # before the text, whose reader may go early
     if args.json:
         sys.stdout.write(json.dumps(_as_json(args, cluster, results), indent=2) + "\n")
     else:
         sys.stdout.write(_as_text(args, cluster, steps, results) + "\n")
-    _write_files(args, cluster, chosen)
+        sys.stdout.write("".join(f"{line}\n" for line in written))
     return 0 if any(result.failure is None for result in results) else 1
 
 
@@ -143,7 +144,7 @@ class _Steps:
     def __iter__(self) -> Iterator[Int64Array]:
         for number in range(self.count):
             part = np.asarray(self.lengths[number * self.batch_size : (number + 1) * self.batch_size], np.int64)
-            self.held.append((part.size, int(part.sum()), int(part.max(initial=0))))
+            self.held.append((part.size, exact_sum(part), int(part.max(initial=0))))
             yield part
 
 
@@ -182,11 +183,15 @@ def _as_json(args: argparse.Namespace, cluster: Cluster, results: list[StrategyR
     return {"options": options, "time_unit": cluster.cost.unit, "strategies": strategies}
 
 
-def _write_files(args: argparse.Namespace, cluster: Cluster, chosen: dict[str, Plan]) -> None:
-    """Write the chosen step as planned by the last strategy that could."""
-    if not chosen or not (args.save or args.image or args.trace):
-        return
-    name, plan = list(chosen.items())[-1]
+def _write_files(args: argparse.Namespace, cluster: Cluster, chosen: dict[str, Plan], names: list[str]) -> list[str]:
+    """Write the chosen step as planned by the last strategy that could; return what to say of it."""
+    wanted = [path for path in (args.save, args.image, args.trace) if path]
+    if not wanted:
+        return []
+    if not chosen:
+        return ["", f"nothing was written to {', '.join(wanted)}: no strategy has a plan for step {args.step}"]
+    name = [name for name in names if name in chosen][-1]
+    plan = chosen[name]
     if args.save:
         plan.save(args.save)
     if args.image:
@@ -194,3 +199,4 @@ def _write_files(args: argparse.Namespace, cluster: Cluster, chosen: dict[str, P
         save_plan_picture(args.image, plan, cluster.cost, title=title, sync=args.sync)
     if args.trace:
         save_trace(args.trace, plan, cluster.cost, sync=args.sync)
+    return ["", f"{', '.join(wanted)}: step {args.step} as planned by {name}"]

@@ -78,7 +78,9 @@ def _status(name: str, source: _Source) -> BackendStatus:
     try:
         is_usable, detail = _load(name, source).available()
     except BackendError as error:
-        is_usable, detail = False, str(error)
+        is_usable, detail = False, str(error).removesuffix(f"; it {source.needs}")
+    except Exception as error:  # one broken package must not hide the others
+        is_usable, detail = False, f"{type(error).__name__}: {error}"
     return BackendStatus(name=name, is_usable=is_usable, detail=detail, needs=source.needs)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import check_int, list_offenders
+from dcpack._checks import check_int, exact_sum, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.report.tables import format_table
 
@@ -68,9 +68,9 @@ def summarise_lengths(lengths: npt.NDArray[np.integer[Any]], *, capacities: Sequ
         raise ArgumentError(f"lengths must be at least 0: {list_offenders([f'{lengths[i]} at {i}' for i in low])}")
     for capacity in capacities:
         check_int("capacity", capacity, minimum=1)
-    count, total = ordered.size, int(ordered.sum(dtype=np.int64))
+    count, total = ordered.size, exact_sum(ordered)
     edges = [0, *(2**power for power in range(int(ordered[-1]).bit_length() if count else 0))]
-    at = [int(i) for i in np.searchsorted(ordered, [*edges, np.iinfo(np.int64).max])]
+    at = [*(int(i) for i in np.searchsorted(ordered, edges)), count]
     spans = list(itertools.pairwise(at))
     return LengthSummary(
         num_sequences=count,
@@ -79,16 +79,14 @@ def summarise_lengths(lengths: npt.NDArray[np.integer[Any]], *, capacities: Sequ
         mean=total / count if count else 0.0,
         percentiles={p: int(ordered[max(int(np.ceil(count * p / 100)) - 1, 0)]) for p in _PERCENTILES if count},
         above={int(capacity): _share_above(ordered, capacity, total) for capacity in capacities},
-        histogram={
-            edge: (b - a, int(ordered[a:b].sum(dtype=np.int64))) for edge, (a, b) in zip(edges, spans, strict=True)
-        },
+        histogram={edge: (b - a, exact_sum(ordered[a:b])) for edge, (a, b) in zip(edges, spans, strict=True)},
     )
 
 
 def _share_above(ordered: npt.NDArray[np.integer[Any]], capacity: int, total: int) -> tuple[float, float]:
     first = int(np.searchsorted(ordered, capacity, side="right"))
     longer = ordered[first:]
-    return longer.size / max(ordered.size, 1), int(longer.sum(dtype=np.int64)) / max(total, 1)
+    return longer.size / max(ordered.size, 1), exact_sum(longer) / max(total, 1)
 
 
 def format_lengths(summary: LengthSummary) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import as_lengths
+from dcpack._checks import as_lengths, exact_sum
 from dcpack.cost import CostModel
-from dcpack.errors import BackendError
+from dcpack.errors import ArgumentError, BackendError
 from dcpack.plans import Plan
 from dcpack.report.timelines import timeline_of
 
@@ -73,11 +73,22 @@ def save_plan_picture(
     axes.set_ylabel("rank")
     axes.set_ylim(0, plan.num_ranks)
     axes.set_xlim(left=0)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    step_of_ticks = max(1, -(-plan.num_ranks // 16))
+    ticks = np.arange(0, plan.num_ranks, step_of_ticks)
+    axes.set_yticks(ticks + 0.5, [str(tick) for tick in ticks])
     if sizes:
         figure.legend(loc="outside right upper", title="ranks that\nshare a bin")
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    _save(pyplot, figure, path)
+
+
+def _save(pyplot: Any, figure: Any, path: str | Path) -> None:
+    known = sorted(figure.canvas.get_supported_filetypes())
+    try:
+        if Path(path).suffix.removeprefix(".").lower() not in known:
+            raise ArgumentError(f"pictures end in {', '.join('.' + ending for ending in known)}, got {str(path)!r}")
+        figure.savefig(path, dpi=150)
+    finally:
+        pyplot.close(figure)
 
 
 def _time_scale(longest: float, unit: str) -> tuple[float, str]:
@@ -106,21 +117,21 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
     pyplot = _pyplot()
     values = as_lengths("lengths", lengths)
     values = values[values > 0]
+    total = exact_sum(values)
     edges = (
-        np.unique(np.round(np.geomspace(int(values.min()), int(values.max()) + 1, 40)))
+        np.unique(np.round(np.geomspace(int(values.min()), float(values.max()) + 1, 40)))
         if values.size
         else np.array([1.0, 2.0])
     )
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     for weights, colour, label in (
         (np.full(values.size, 100 / max(values.size, 1)), _COLOURS[0], "sequences"),
-        (100 * values / max(int(values.sum()), 1), _COLOURS[5], "tokens"),
+        (values * (100 / max(total, 1)), _COLOURS[5], "tokens"),
     ):
         axes.hist(values, bins=edges, weights=weights, color=colour, alpha=0.6, label=f"share of {label}")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("length (tokens)")
     axes.set_ylabel("share (%)")
-    axes.set_title(f"{title}: {values.size:,} sequences, {int(values.sum()):,} tokens".lstrip(": "))
+    axes.set_title(f"{title}: {values.size:,} sequences, {total:,} tokens".lstrip(": "))
     axes.legend()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    _save(pyplot, figure, path)

@@ -16,7 +16,7 @@ from dcpack.cost import CostModel
 from dcpack.errors import InfeasibleError
 from dcpack.metrics import mean_cp_size, num_cut_sequences
 from dcpack.packing import apply_overlong
-from dcpack.padding import PaddingRule, longest_fitting_length
+from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import Plan
 from dcpack.report.tables import format_bytes, format_table
 from dcpack.topology import legal_cp_sizes
@@ -93,6 +93,7 @@ class Cluster:
 
     def static_cp_size(self, lengths: Int64Array) -> int:
         """Return the smallest legal CP size that divides the ranks and holds the longest sequence, else the largest."""
+        check_capacity(self.capacity, self.padding)
         sizes = legal_cp_sizes(self.num_ranks, max_cp_size=self.max_cp_size)
         sizes = [size for size in sizes if self.num_ranks % size == 0]
         longest = int(lengths.max(initial=0))

@@ -8,6 +8,7 @@ import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array, check_choice
 from dcpack.cost import CostModel
+from dcpack.errors import PlanError
 from dcpack.plans import SYNC_MODES, Plan
 
 __all__ = ["Timeline", "timeline_of"]
@@ -43,6 +44,8 @@ def timeline_of(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> Tim
         [0.0, 0.0, 16.0, 16.0]
     """
     check_choice("sync", sync, SYNC_MODES)
+    if plan.num_ranks == 0:
+        raise PlanError("a plan without ranks has no timeline; make it with dcpack.plan")
     durations = plan.bin_times(cost)
     starts = np.zeros(plan.num_bins)
     ends = np.zeros(plan.num_microbatches)

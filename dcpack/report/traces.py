@@ -18,7 +18,8 @@ _MICROSECONDS = {"s": 1e6, "cost": 1e-3}
 def trace_events(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> dict[str, Any]:
     """Return the trace of one step: one track a rank, one slice a bin.
 
-    Times in seconds become microseconds; those in cost units are shown as if a thousand of them took one microsecond.
+    Times in seconds become microseconds; those in cost units are shown as if a thousand of them took one microsecond,
+    those in any other unit as if it were a microsecond.
     Source: the Trace Event Format ("X" complete events, "M" metadata).
 
     Example:
@@ -28,7 +29,7 @@ def trace_events(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
         [(0, 'micro-batch 0: 1 sequence'), (1, 'micro-batch 0: 1 sequence')]
     """
     timeline = timeline_of(plan, cost, sync=sync)
-    scale = _MICROSECONDS[timeline.unit]
+    scale = _MICROSECONDS.get(timeline.unit, 1.0)
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"simulated step, {plan.num_ranks} ranks"}}
     ]

@@ -154,7 +154,8 @@ def test_the_help_of_the_demo_names_every_option_and_its_default(capsys: pytest.
     defaults = DemoOptions()
     for option, default in {
         "--data": None,
-        "--ranks": defaults.num_ranks,
+        "--backend": "fake",
+        "--ranks": None,  # of the fake back end alone
         "--steps": defaults.num_steps,
         "--global-batch-size": defaults.global_batch_size,
         "--capacity": defaults.capacity,
@@ -168,13 +169,14 @@ def test_the_help_of_the_demo_names_every_option_and_its_default(capsys: pytest.
         assert option in text
         if default is not None:
             assert f"(default: {default})" in text
+    assert f"fake: {defaults.num_ranks} if not given" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["dance"], "invalid choice: 'dance' (choose from 'demo', 'plan', 'lengths', 'backends')"),
+        (["dance"], "invalid choice: 'dance' (choose from 'demo', 'plan', 'lengths', 'backends'"),
         (["demo", "--speed", "9"], "unrecognized arguments: --speed 9"),
         (["demo", "--scheduler", "best"], "argument --scheduler: invalid choice: 'best'"),
         (["demo", "--sharding", "spiral"], "argument --sharding: invalid choice: 'spiral'"),
@@ -231,7 +233,7 @@ def test_every_argument_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> 
         report = ""
         is_proven = True
 
-    def run_demo(options: DemoOptions, *, progress: object) -> Result:
+    def run_demo(options: DemoOptions, **more: object) -> Result:
         asked_for.append(options)
         return Result()
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from dcpack.comm import Backend, FakeBackend, Fault, get_backend, list_backends, registry
+from dcpack.comm import (
+    Backend,
+    BackendStatus,
+    FakeBackend,
+    Fault,
+    backend_statuses,
+    get_backend,
+    list_backends,
+    registry,
+)
 from dcpack.errors import ArgumentError, BackendError
 
 
@@ -128,3 +137,99 @@ def test_values_of_options_are_checked():
     backend = get_backend("fake", faults=[Fault(0, 0, "raise")])
     assert isinstance(backend, FakeBackend)
     assert backend.faults == (Fault(0, 0, "raise"),)
+
+
+# ---- what can be said of them all ------------------------------------------------------------------------------------
+
+
+class BrokenBackend(OtherBackend):
+    @classmethod
+    def available(cls):
+        raise RuntimeError("the driver does not answer")
+
+
+@pytest.fixture
+def without_frameworks(monkeypatch: pytest.MonkeyPatch):
+    """Leave no built-in back end that would load a framework, and one whose package is missing."""
+    built_in = {"fake": registry._BUILT_IN["fake"], "warp": ("no_such_module:Warp", "warp")}
+    monkeypatch.setattr(registry, "_BUILT_IN", built_in)
+
+
+@pytest.mark.usefixtures("without_frameworks")
+def test_statuses(monkeypatch: pytest.MonkeyPatch):
+    _announce(monkeypatch, "other", lambda: AbsentBackend)
+    fake, other, warp = backend_statuses()
+    assert fake == BackendStatus(
+        name="fake", is_usable=True, detail="threads of this process", needs="needs nothing more"
+    )
+    assert other == BackendStatus(
+        name="other",
+        is_usable=False,
+        detail="no module named 'warp'",
+        needs="comes from the package dcpack-other",
+    )
+    assert (warp.name, warp.is_usable, warp.needs) == ("warp", False, "needs dcpack[warp]")
+    assert "No module named 'no_such_module'" in warp.detail
+
+
+@pytest.mark.usefixtures("without_frameworks")
+def test_statuses_are_of_all_names_in_order(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    assert [status.name for status in backend_statuses()] == list_backends() == ["fake", "warp"]
+    _announce(monkeypatch, "a", lambda: OtherBackend)
+    assert [(status.name, status.is_usable) for status in backend_statuses()] == [
+        ("a", True),
+        ("fake", True),
+        ("warp", False),
+    ]
+    # A built-in name is not taken here either.
+    _announce(monkeypatch, "fake", lambda: AbsentBackend)
+    assert backend_statuses()[0].is_usable
+
+
+@pytest.mark.usefixtures("without_frameworks")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libhccl.so"),
+        OSError("libhccl.so"),
+        RuntimeError("libhccl.so"),
+        AttributeError("libhccl.so"),
+        SyntaxError("libhccl.so"),
+        ValueError("libhccl.so"),
+        TypeError("libhccl.so"),
+        KeyError("libhccl.so"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_broken_installation_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch, error: Exception):
+    def load():
+        raise error
+
+    _announce(monkeypatch, "broken", load)
+    broken, fake, _ = backend_statuses()
+    assert (broken.is_usable, fake.is_usable) == (False, True)
+    assert "libhccl.so" in broken.detail
+
+
+@pytest.mark.usefixtures("without_frameworks")
+@pytest.mark.parametrize(
+    ("loaded", "reason"), [(BrokenBackend, "the driver does not answer"), (dict, "must be a subclass")]
+)
+def test_a_back_end_that_fails_when_asked_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch, loaded: Any, reason: str
+):
+    _announce(monkeypatch, "broken", lambda: loaded)
+    broken, fake, _ = backend_statuses()
+    assert (broken.is_usable, fake.is_usable) == (False, True)
+    assert reason in broken.detail
+
+
+@pytest.mark.usefixtures("without_frameworks")
+def test_interrupts_are_not_taken_for_a_broken_installation(monkeypatch: pytest.MonkeyPatch):
+    def load():
+        raise KeyboardInterrupt
+
+    _announce(monkeypatch, "other", load)
+    with pytest.raises(KeyboardInterrupt):
+        backend_statuses()

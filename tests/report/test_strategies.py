@@ -1,16 +1,29 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+import dcpack
+import dcpack.report.strategies
 from dcpack.cost import QuadraticCost, RingCost
 from dcpack.errors import ArgumentError
 from dcpack.padding import PaddingRule
-from dcpack.report import STRATEGIES, Cluster, StrategyResult, compare_strategies, format_strategies
+from dcpack.plans import Plan
+from dcpack.report import (
+    STRATEGIES,
+    Cluster,
+    Planned,
+    StepFigures,
+    StrategyResult,
+    compare_strategies,
+    format_steps,
+    format_strategies,
+)
 
 NAMES = ["pad to longest", "static CP", "in_order", "packing_aware"]
 
@@ -258,3 +271,191 @@ def test_packing_wastes_less_from_row_to_row() -> None:
     found = _compare(cluster, lengths)
     used = [found[name].totals["utilization"] for name in ("pad to longest", "static CP", "packing_aware")]
     assert all(a < b for a, b in pairwise(used))
+
+
+# ---- parts that callers choose ---------------------------------------------------------------------------------------
+
+
+def test_only_the_strategies_that_were_named() -> None:
+    calls: list[int] = []
+    names = ["packing_aware", "static CP"]
+    results = compare_strategies(_cluster(), [[4, 2], [6, 3]], done=lambda: calls.append(1), names=names)
+    assert [result.name for result in results] == names
+    assert len(calls) == 4
+    whole = _compare(_cluster(), [4, 2], [6, 3])
+    assert [result.totals for result in results] == [whole[name].totals for name in names]
+    with pytest.raises(ArgumentError, match=r"strategy must be one of 'pad to longest', .*, got 'best'"):
+        compare_strategies(_cluster(), [], done=lambda: None, names=["best"])
+    assert compare_strategies(_cluster(), [[1]], done=lambda: None, names=[]) == []
+
+
+def test_plans_can_be_looked_at_as_they_are_made() -> None:
+    seen: list[tuple[str, int, Planned]] = []
+
+    def inspect(name: str, number: int, planned: Planned) -> None:
+        seen.append((name, number, planned))
+
+    cluster = _cluster(overlong="error")
+    results = compare_strategies(cluster, [[4, 2], [16, 4], [3]], done=lambda: None, inspect=inspect)
+    # 16 do not fit on one rank: in_order is not asked again.
+    assert [(name, number) for name, number, _ in seen] == [
+        *((name, 0) for name in NAMES),
+        *((name, 1) for name in NAMES if name != "in_order"),
+        *((name, 2) for name in NAMES if name != "in_order"),
+    ]
+    steps = {result.name: result.steps for result in results}
+    for name, number, planned in seen:
+        figures = steps[name][number]
+        assert figures.step_time == planned.plan.simulate(cluster.cost)
+        assert (figures.num_tokens, figures.bound) == (planned.num_tokens, planned.bound)
+        assert figures.num_cut_sequences == planned.num_cut_sequences == 0
+    by_name = {(name, number): planned.plan for name, number, planned in seen}
+    for number, lengths in enumerate([[4, 2], [16, 4], [3]]):
+        expected = dcpack.plan(lengths, num_ranks=2, capacity=10, cost=QuadraticCost(), on_empty="dummy")
+        assert by_name["packing_aware", number].digest() == expected.digest()
+
+
+def test_steps_are_made_as_they_are_needed_and_plans_are_not_kept() -> None:
+    alive: list[weakref.ref[Plan]] = []
+    asked = done = 0
+
+    def steps() -> Iterator[list[int]]:
+        nonlocal asked
+        for number in range(50):
+            assert done == number * len(NAMES)  # all strategies are through with the step before
+            # At most the last plan of the step before is still in somebody's hands.
+            assert sum(plan() is not None for plan in alive) <= 1
+            asked += 1
+            yield [1 + number % 9, 4, 2]
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+
+    def inspect(name: str, number: int, planned: Planned) -> None:
+        alive.append(weakref.ref(planned.plan))
+
+    results = compare_strategies(_cluster(), steps(), done=count, inspect=inspect)
+    assert asked == 50
+    assert len(alive) == done == 50 * len(NAMES)
+    assert all(len(result.steps) == 50 for result in results)
+    assert not any(plan() is not None for plan in alive)
+
+
+def test_what_the_cluster_says_reaches_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[dict[str, Any]] = []
+
+    def plan(lengths: Any, **options: Any) -> Plan:
+        asked_for.append(options)
+        return dcpack.plan(lengths, **options)
+
+    monkeypatch.setattr(dcpack.report.strategies, "plan", plan)
+    cluster = _cluster(
+        num_ranks=4,
+        padding=PaddingRule(),
+        overlong="drop",
+        max_cp_size=2,
+        sync="step",
+        cp_sizes=(1, 2),
+        min_cp_size=2,
+        microbatch_multiple=2,
+        max_sequences=3,
+        on_empty="error",
+    )
+    compare_strategies(cluster, [[4, 2, 6, 3, 15, 7, 20, 8]], done=lambda: None, names=NAMES[1:])
+    static_cp, in_order, packing_aware = asked_for
+    assert packing_aware == {
+        "num_ranks": 4,
+        "capacity": 10,
+        "padding": PaddingRule(),
+        "cost": cluster.cost,
+        "overlong": "drop",
+        "max_cp_size": 2,
+        "sync": "step",
+        "cp_sizes": (1, 2),
+        "min_cp_size": 2,
+        "microbatch_multiple": 2,
+        "max_sequences": 3,
+        "on_empty": "error",
+        "scheduler": "packing_aware",
+    }
+    # Static strategies have a CP size of their own, and all else alike.
+    assert static_cp == {**packing_aware, "scheduler": "in_order", "cp_sizes": (2,), "min_cp_size": 1}
+    assert in_order == {**packing_aware, "scheduler": "in_order", "cp_sizes": (1,), "min_cp_size": 1}
+
+
+def test_planning_takes_time() -> None:
+    for result in _compare(_cluster(), [4, 2], [6, 3]).values():
+        assert all(step.planning_seconds > 0 for step in result.steps)
+        assert result.planning_seconds == pytest.approx(sum(step.planning_seconds for step in result.steps))
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _figures(step_time: float, bound: float, planning_seconds: float = 0.0) -> StepFigures:
+    return StepFigures(
+        num_microbatches=1,
+        num_tokens=1,
+        num_padded_tokens=1,
+        num_slots=1,
+        num_cut_sequences=0,
+        mean_cp_size=1.0,
+        step_time=step_time,
+        bound=bound,
+        planning_seconds=planning_seconds,
+    )
+
+
+def test_steps_side_by_side_by_hand() -> None:
+    results = [
+        StrategyResult(name="one", steps=[_figures(0.0025, 0.002), _figures(1.2345, 1.0)]),
+        StrategyResult(name="none", steps=[_figures(1.0, 1.0)], failure="too long"),
+        StrategyResult(name="other", steps=[_figures(0.5, 0.0), _figures(99999.0, 99999.0)]),
+    ]
+    held = [(3, 1200, 700), (1, 5, 5)]
+    assert format_steps(results, held, unit="s").splitlines() == [
+        "                                one above other above",
+        "step sequences tokens longest  (ms) bound  (ms) bound",
+        "---- --------- ------ ------- ----- ----- ----- -----",
+        "0            3  1,200     700   2.5 25.0%   500     -",
+        "1            1      5       5 1,234 23.4% 1e+08  0.0%",
+    ]
+    # Only as many steps as were asked for, in the unit that was.
+    assert format_steps(results, held[:1], unit="cost").splitlines() == [
+        "                                 one above  other above",
+        "step sequences tokens longest (cost) bound (cost) bound",
+        "---- --------- ------ ------- ------ ----- ------ -----",
+        "0            3  1,200     700 0.0025 25.0%    0.5     -",
+    ]
+
+
+def test_the_table_with_planning_by_hand() -> None:
+    totals = {
+        "num_microbatches": 3.0,
+        "num_cut_sequences": 2.0,
+        "padding_share": 0.125,
+        "utilization": 0.5,
+        "imbalance": 1.25,
+        "mean_cp_size": 1.75,
+        "step_time": 0.0015,
+        "bound": 0.001,
+    }
+    steps = [_figures(1.0, 1.0, 0.002), _figures(1.0, 1.0, 0.003)]
+    results = [
+        StrategyResult(name="one", steps=steps, totals=totals),
+        StrategyResult(name="two", steps=[], failure="too long " * 20),
+    ]
+    lines = format_strategies(results, unit="s", with_planning=True).splitlines()
+    assert lines[:4] == [
+        "          micro-       cut         utili- max/mean mean step time bound above  planning",
+        "strategy batches sequences padding zation     work   CP      (ms)  (ms) bound (ms/step)",
+        "-------- ------- --------- ------- ------ -------- ---- --------- ----- ----- ---------",
+        "one            3         2   12.5%  50.0%     1.25 1.75       1.5     1 50.0%       2.5",
+    ]
+    # A reason is cut where the table ends.
+    assert lines[4].startswith("two      - too long too long")
+    assert lines[4].endswith(" ...")
+    assert len(lines[4]) <= len(lines[2])
+    assert "planning" not in format_strategies(results, unit="s")
+    assert len(format_strategies(results, unit="s").splitlines()[2]) < len(lines[2])
