@@ -249,7 +249,9 @@ class Plan:
             >>> dcpack.plan([5, 6], num_ranks=1, capacity=11).describe_bin(0)
             'micro-batch 0, ranks 0..0, row 0, entries 1[0:6] 0[0:5]'
         """
-        check_int("index", index, minimum=0, maximum=max(self.num_bins - 1, 0))
+        if self.num_bins == 0:
+            raise PlanError("a plan without bins has none to describe")
+        check_int("index", index, minimum=0, maximum=self.num_bins - 1)
         place = f"micro-batch {self.microbatch[index]}, "
         first, last = self.first_rank[index], self.first_rank[index] + self.cp_size[index] - 1
         place += f"ranks {first}..{last}, row {self.row[index]}, "
@@ -291,7 +293,9 @@ class Plan:
             >>> dcpack.plan([150, 20], num_ranks=3, capacity=100, cp_sizes="any").bins_of_rank(1).tolist()
             [0]
         """
-        check_int("rank", rank, minimum=0, maximum=max(self.num_ranks - 1, 0))
+        if self.num_ranks == 0:
+            raise PlanError("a plan without ranks has no bins of a rank; make it with dcpack.plan")
+        check_int("rank", rank, minimum=0, maximum=self.num_ranks - 1)
         mine = np.flatnonzero((self.first_rank <= rank) & (rank < self.first_rank + self.cp_size))
         return mine[np.lexsort((self.row[mine], self.microbatch[mine]))]
 
@@ -373,8 +377,8 @@ class Plan:
         """
         try:
             values = json.loads(text)
-            arrays = {name: np.array(values[name], _dtype_of(name)) for name in _ARRAYS}
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            arrays = {name: np.array(values[name]) for name in _ARRAYS}
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PlanError(f"not a plan in JSON: {type(error).__name__}: {error}") from error
         return _restore("JSON", values, arrays)
 

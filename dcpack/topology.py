@@ -7,6 +7,7 @@ rules of CP groups: which sizes may exist, and where in a micro-batch they go.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,15 @@ import numpy as np
 from dcpack._checks import Int64Array, as_lengths, check_int, frozen
 from dcpack.errors import ArgumentError, InfeasibleError
 
-__all__ = ["AXES", "Topology", "crosses_node", "legal_cp_sizes", "place_blocks"]
+__all__ = ["AXES", "DATA_AXES", "Topology", "crosses_node", "legal_cp_sizes", "place_blocks"]
 
 AXES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
 """The axis names that dcpack knows; a mesh uses a subset, outermost first."""
 
 DATA_AXES = ("dp_replicate", "dp_shard", "dp", "cp")
 """The axes that span a DPxCP domain."""
+
+_MAX_RANKS = 2**24
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +73,9 @@ class Topology:
         sizes = tuple(
             check_int(f"size of axis {axis!r}", size, minimum=1) for axis, size in zip(axes, sizes, strict=True)
         )
-        count = int(np.prod(sizes, dtype=np.int64))
+        count = math.prod(sizes)
+        if count > _MAX_RANKS:
+            raise ArgumentError(f"a mesh of {count} ranks is over the {_MAX_RANKS} that are supported: sizes {sizes}")
         ranks = np.arange(count).reshape(sizes) if self.ranks is None else _as_ranks(self.ranks)
         if ranks.shape != sizes or not np.array_equal(np.sort(ranks, axis=None), np.arange(count)):
             raise ArgumentError(
@@ -81,7 +86,7 @@ class Topology:
         if processes.size != count:
             raise ArgumentError(f"process_of_rank must name a process for each of {count} ranks, got {processes.size}")
         if self.node_size is not None:
-            check_int("node_size", self.node_size, minimum=1)
+            object.__setattr__(self, "node_size", check_int("node_size", self.node_size, minimum=1))
         for name, value in (("axes", axes), ("sizes", sizes), ("ranks", frozen(ranks)), ("process_of_rank", processes)):
             object.__setattr__(self, name, value)
 
@@ -246,6 +251,7 @@ def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.nda
     first, cp = np.asarray(first_rank, np.int64), np.asarray(cp_size, np.int64)
     if node_size is None:
         return np.zeros(first.shape, np.bool_)
+    check_int("node_size", node_size, minimum=1)
     return first // node_size != (first + cp - 1) // node_size
 
 

@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         is_plain = isinstance(error, PeerError) and error.cause in ("ArgumentError", "InfeasibleError")
         text = str(error).splitlines()[0] if is_plain else str(error)  # the user's to mend: no traceback
         sys.stderr.write(f"dcpack {args.command}: {text}\n")
-        return 2 if isinstance(error, ArgumentError) else 1
+        return 2 if isinstance(error, ArgumentError) or getattr(error, "cause", "") == "ArgumentError" else 1
     except BrokenPipeError:
         return _reader_has_gone()
     except OSError as error:  # a file that cannot be written

@@ -41,6 +41,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ArgumentError("nothing to launch: dcpack launch -n 4 -- COMMAND")
     port = _free_port()
     processes: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         for rank in range(count):
             processes.append(_start(command, rank, count, port))
@@ -50,6 +51,12 @@ def _run(args: argparse.Namespace) -> int:
         raise
     finally:
         _end(processes, signal.SIGTERM)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """End as after an error, so that no process is left behind: schedulers send SIGTERM."""
+    del frame
+    raise SystemExit(128 + number)
 
 
 def _start(command: list[str], rank: int, count: int, port: int) -> subprocess.Popen[bytes]:

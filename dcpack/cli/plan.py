@@ -92,6 +92,9 @@ def _run(args: argparse.Namespace) -> int:
     with progress_bar("planning", unit="plan") as progress:
         done = progress(steps.count * len(names))
         results = compare_strategies(cluster, steps, done=done, names=names, inspect=keep)
+    chosen = {
+        result.name: chosen[result.name] for result in results if result.failure is None and result.name in chosen
+    }
     written = _write_files(args, cluster, chosen, names)  # before the text, whose reader may go early
     if args.json:
         sys.stdout.write(json.dumps(_as_json(args, cluster, results), indent=2) + "\n")

@@ -20,8 +20,8 @@ __all__ = ["current_communicator", "make_world", "run_ranks"]
 
 _Result = TypeVar("_Result")
 _here = threading.local()
-# Threads that have been told to end get this long to do so before they are left to the end of the process.
 _MAX_SLEEP_S = 0.5
+# Threads that have been told to end get this long to do so before they are left to the end of the process.
 _JOIN_S = 2.0
 
 
@@ -45,7 +45,7 @@ def make_world(num_ranks: Any, deadline_s: Any, max_message_bytes: Any, faults: 
         dcpack.errors.ArgumentError: faults name ranks that do not exist: rank 2 of 2
     """
     num_ranks = check_int("num_ranks", num_ranks, minimum=1)
-    max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1)
+    max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1, maximum=2**62)
     if strangers := [f"{fault!r}" for fault in faults if not isinstance(fault, Fault)]:
         raise ArgumentError(f"faults must be Fault objects, got {list_offenders(strangers)}")
     if outside := sorted({fault.rank for fault in faults if fault.rank >= num_ranks}):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dcpack._checks import BoolArray, Int64Array, check_int, frozen, list_offenders
 from dcpack.comm.dtypes import dtype_from_name
-from dcpack.errors import ArgumentError
+from dcpack.errors import ArgumentError, PlanError
 from dcpack.exchange.codec import Parcels, take_runs
 from dcpack.exchange.fields import NEUTRAL_VALUES
 from dcpack.exchange.routes import Routes
@@ -252,8 +252,10 @@ class _Builder:
             "local_cu_seqlens": part.local_cu_seqlens,
             "local_cu_seqlens_padded": part.local_cu_seqlens_padded,
         }
-        assert arrays["local_cu_seqlens_padded"][-1] == part.slots.size  # offsets end where the tokens do
-        assert arrays["local_cu_seqlens"][-1] == np.count_nonzero(part.is_real)
+        ends = (int(arrays["local_cu_seqlens_padded"][-1]), int(arrays["local_cu_seqlens"][-1]))
+        held = (part.slots.size, int(np.count_nonzero(part.is_real)))
+        if ends != held:  # checked on every batch, also under python -O
+            raise PlanError(f"bin {b}: offsets end at {ends} (padded, real), the slice holds {held} tokens")
         if self.static_shapes is None:
             return {**arrays, "max_seqlen": part.offsets.max_seqlen}
         limit = self.static_shapes.max_sequences

@@ -131,6 +131,23 @@ def _check_lengths(where: str, fields: Mapping[str, npt.NDArray[Any]], per_token
     if "labels" in fields and (fields["labels"].ndim != 1 or fields["labels"].dtype.kind not in "iu"):
         labels = fields["labels"]
         raise ArgumentError(f"{where}: labels must be an integer array [length], got {labels.dtype} {labels.shape}")
-    if "loss_mask" in fields and fields["loss_mask"].ndim != 1:
-        raise ArgumentError(f"{where}: loss_mask must be an array [length], got shape {fields['loss_mask'].shape}")
+    if "segment_ids" in fields:
+        raise ArgumentError(f"{where}: segment_ids are made by packing and cannot be given")
+    if "position_ids" in fields and fields["position_ids"].dtype.kind not in "iu":
+        raise ArgumentError(f"{where}: position_ids must be integers, got {fields['position_ids'].dtype}")
+    _check_values(where, fields)
     return tokens.size
+
+
+def _check_values(where: str, fields: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name in ("input_ids", "labels"):
+        values = fields.get(name)
+        if values is not None and values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+            raise ArgumentError(f"{where}: {name} must be below 2**63, got {values.max()}")
+    if "loss_mask" in fields:
+        mask = fields["loss_mask"]
+        if mask.ndim != 1 or mask.dtype.kind == "c":
+            raise ArgumentError(f"{where}: loss_mask must be a real array [length], got {mask.dtype} {mask.shape}")
+        if bad := np.flatnonzero(~(mask >= 0) | np.isinf(mask)).tolist() if mask.dtype.kind in "if" else []:
+            listed = list_offenders([f"{mask[i]} at {i}" for i in bad])
+            raise ArgumentError(f"{where}: loss_mask must be finite and at least 0, got {listed}")

@@ -70,6 +70,20 @@ def _check_alike(communicator: Communicator, plan: Plan, **options: Any) -> None
     communicator.agree(error)
 
 
+def _check_types(plan: Any, topology: Any, static_shapes: Any, dummy_fields: Any) -> None:
+    wanted = (
+        ("plan", plan, Plan),
+        ("topology", topology, Topology),
+        ("static_shapes", static_shapes, StaticShapes),
+        ("dummy_fields", dummy_fields, Mapping),
+    )
+    for name, value, kind in wanted:
+        if not isinstance(value, kind) and (value is not None or name == "plan"):
+            raise ArgumentError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
+    if wrong := [repr(name) for name in dummy_fields or () if not isinstance(name, str)]:
+        raise ArgumentError(f"dummy_fields must be named by str, got {list_offenders(wrong)}")
+
+
 def _digest_of(array: Any) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
@@ -135,19 +149,19 @@ def exchange_samples(
         [[0, 7], [1, 7]]
     """
     with communicator.guard():
+        _check_types(plan, topology, static_shapes, dummy_fields)
         if static_shapes is not None:
             check_static_shapes(plan, static_shapes)
         routes = routes_for(communicator, gathered, plan, topology, sharding, routing)
-    _check_alike(
-        communicator,
-        plan,
-        sharding=sharding,
-        routing=routing,
-        static_shapes=repr(static_shapes),
-        process_of_rank=_digest_of(process_of_rank(plan, topology)),
-        node_size=None if topology is None else topology.node_size,
-        dummy_fields={name: _digest_of(bins) for name, bins in sorted((dummy_fields or {}).items())},
-    )
+        options = {
+            "sharding": sharding,
+            "routing": routing,
+            "static_shapes": repr(static_shapes),
+            "process_of_rank": _digest_of(process_of_rank(plan, topology)),
+            "node_size": None if topology is None else topology.node_size,
+            "dummy_fields": {name: _digest_of(bins) for name, bins in sorted((dummy_fields or {}).items())},
+        }
+    _check_alike(communicator, plan, **options)
     table = replace(gathered.table, num_valid=kept_valid_tokens(communicator, gathered, plan))
     parcels = move_samples(communicator, gathered, plan, routes)
     with communicator.guard():

@@ -93,7 +93,8 @@ class SampleTable:
         Raises:
             ArgumentError: a field that differs in its further dims, or has no common dtype.
         """
-        return _token_fields(self.kinds)
+        made = {name: dtype for name, dtype in _MADE_FIELDS.items() if not self.has_field(name).all()}
+        return _token_fields(self.kinds, made)
 
     def has_field(self, name: str) -> npt.NDArray[np.bool_]:
         """Return bool[n]: which samples have the field `name`."""
@@ -286,7 +287,13 @@ def _check_copies(sample: Int64Array, described: Int64Array, holder: Int64Array,
         raise ArgumentError(f"copies of a sample must agree in length and fields: {list_offenders(listed)}")
 
 
-def _token_fields(kinds: tuple[FieldKind, ...]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+_MADE_FIELDS = {"loss_mask": np.dtype(np.float32), "position_ids": np.dtype(np.int64)}
+"""Fields that are made where a sample has none, and the dtype that holds what is made."""
+
+
+def _token_fields(
+    kinds: tuple[FieldKind, ...], made: Mapping[str, np.dtype[Any]]
+) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Return dtype and further dims of every per-token field: what all its occurrences can be held in."""
     found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "input_ids": (np.dtype(np.int64), ()),
@@ -303,6 +310,7 @@ def _token_fields(kinds: tuple[FieldKind, ...]) -> dict[str, tuple[np.dtype[Any]
         if len(dims) > 1:
             raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {sorted(dims)}")
         dtypes = [dtype_from_name(kind.dtype) for kind in found_kinds]
+        dtypes += [made[name]] if name in made else []
         found[name] = (_common_dtype(name, dtypes), dims.pop())
     return found
 

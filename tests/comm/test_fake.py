@@ -77,7 +77,7 @@ def test_ranks_run_at_the_same_time():
         ({"deadline_s": float("nan")}, "deadline_s must be"),
         ({"deadline_s": float("inf")}, "deadline_s must be"),
         ({"deadline_s": "1"}, "deadline_s must be"),
-        ({"max_message_bytes": 0}, "max_message_bytes must be at least 1"),
+        ({"max_message_bytes": 0}, "max_message_bytes must be from 1 to"),
         ({"faults": [Fault(2, 0, "raise"), Fault(5, 0, "raise")], "num_ranks": 2}, "do not exist: ranks 2, 5 of 2"),
         ({"faults": ["raise"]}, "faults must be Fault objects, got 'raise'"),
     ],
