@@ -12,7 +12,20 @@ from dcpack._plan_faults import refuse_huge_bins
 from dcpack.balancing import get_balancer
 from dcpack.bounds import packing_lower_bound
 from dcpack.cost import CostModel, get_cost
-from dcpack.packing import OVERLONG_POLICIES, PACKERS, apply_overlong, concat_then_split, get_packer
+from dcpack.errors import ArgumentError
+from dcpack.packing import (
+    EFFORTS,
+    OVERLONG_POLICIES,
+    PACKERS,
+    Bins,
+    Pieces,
+    apply_overlong,
+    coarse_lengths,
+    concat_then_split,
+    get_packer,
+    merge_groups,
+    refill,
+)
 from dcpack.padding import (
     PaddingRule,
     check_capacity,
@@ -38,6 +51,8 @@ def pack(
     padding: PaddingRule | None = None,
     max_sequences: int | None = None,
     overlong: str = "error",
+    groups: Any = None,
+    effort: str = "exact",
 ) -> Plan:
     """Pack sequences into as few bins as the method manages, without ranks.
 
@@ -50,23 +65,35 @@ def pack(
         max_sequences: most sequences in a bin, or None.
         overlong: what to do with sequences that fit in no bin: ``"error"``, ``"truncate"``, ``"split"``, ``"drop"`` or
             ``"single"`` (alone in a bin that is marked oversized). `concat_then_split` cuts them anyway.
+        groups: int64[n], the group of each sequence, any numbers from 0 on; all sequences of a group share a bin. None
+            is no groups. Not for `concat_then_split`.
+        effort: ``"exact"``, the bins of the method; for `best_fit_decreasing` also ``"fast"``, with lengths rounded up
+            to 10 significant bits, hence less time and at most a little more bins, or ``"best"``, which packs the
+            emptiest bins again where the bins are more than the lower bound.
 
     Returns:
         A plan with ``num_ranks`` 0; `Plan.bounds` holds ``num_bins``, the lower bound of any packing.
 
     Raises:
         ArgumentError: an argument of the wrong type or range.
-        InfeasibleError: a sequence is longer than a bin and `overlong` is ``"error"``; all such are named.
+        InfeasibleError: a sequence is longer than a bin and `overlong` is ``"error"``, or a group fits in no bin; all
+            such are named.
 
     Example:
         >>> plan = pack([5, 4, 3, 3], capacity=8)
         >>> plan.num_bins, plan.sequence_ids.tolist(), plan.offsets.tolist()
         (2, [0, 2, 1, 3], [0, 2, 4])
+        >>> pack([5, 4, 3, 3], capacity=8, groups=[0, 1, 1, 2]).sequence_ids.tolist()
+        [1, 2, 0, 3]
     """
     lengths = as_lengths("lengths", lengths)
     capacity = check_capacity(capacity, padding)
     check_choice("method", method, (*PACKERS, "concat_then_split"))
     check_choice("overlong", overlong, OVERLONG_POLICIES)
+    if check_choice("effort", effort, EFFORTS) != "exact" and method != "best_fit_decreasing":
+        raise ArgumentError(f"effort={effort!r} needs method='best_fit_decreasing', got method={method!r}")
+    if groups is not None and method == "concat_then_split":
+        raise ArgumentError("groups cannot be kept whole by method='concat_then_split', which cuts sequences")
     row = row_capacity(capacity, padding)
     if method == "concat_then_split":
         cut = concat_then_split(lengths, row, multiple=padding_multiple(padding, 1), max_sequences=max_sequences)
@@ -74,11 +101,37 @@ def pack(
         return _rankless_plan(lengths, parts, np.zeros_like(lengths), (), capacity, padding, max_sequences)
     pieces = apply_overlong(lengths, longest_fitting_length(capacity, 1, padding), overlong)
     padded = padded_lengths(pieces.lengths, 1, padding)
-    bins = get_packer(method)(padded, row, max_sequences=max_sequences, alone=pieces.oversized)
+    bins = _pack_pieces(pieces, padded, row, method, max_sequences, groups, effort)
     items = bins.items
     parts = (pieces.sequence_ids[items], pieces.starts[items], pieces.lengths[items], bins.offsets)
     oversized = bins.bin_of(padded.size)[pieces.oversized]
     return _rankless_plan(lengths, parts, pieces.dropped, oversized, capacity, padding, max_sequences)
+
+
+def _pack_pieces(
+    pieces: Pieces,
+    padded: Int64Array,
+    row: int,
+    method: str,
+    max_sequences: int | None,
+    groups: Any,
+    effort: str,
+) -> Bins:
+    """Pack pieces or, where there are groups, whole groups of them."""
+    lengths, sizes, alone, merged = padded, None, pieces.oversized, None
+    if groups is not None:
+        groups = as_lengths("groups", groups)
+        if groups.size != pieces.dropped.size:
+            raise ArgumentError(f"groups must name one for each of {pieces.dropped.size} sequences, got {groups.size}")
+        of_each = groups[pieces.sequence_ids]
+        merged = merge_groups(padded, of_each, row, max_sequences=max_sequences, alone=alone)
+        lengths, sizes, alone = merged.lengths, merged.sizes, merged.alone
+    limits: dict[str, Any] = {"max_sequences": max_sequences, "alone": alone, "sizes": sizes}
+    bins = get_packer(method)(coarse_lengths(lengths, row) if effort == "fast" else lengths, row, **limits)
+    if effort == "best":
+        fewest = packing_lower_bound(lengths, row, max_sequences=None if groups is not None else max_sequences)
+        bins = refill(bins, lengths, row, enough=fewest, **limits)
+    return bins if merged is None else merged.apart(bins)
 
 
 def _rankless_plan(
@@ -122,7 +175,14 @@ def _rankless_plan(
     return result
 
 
-def balance(costs: Any, *, num_parts: int, method: str = "karmarkar_karp", equal_size: bool = False) -> Int64Array:
+def balance(
+    costs: Any,
+    *,
+    num_parts: int,
+    method: str = "karmarkar_karp",
+    equal_size: bool = False,
+    effort: str = "best",
+) -> Int64Array:
     """Deal items to parts so that the costliest part costs as little as the method manages.
 
     Args:
@@ -131,6 +191,8 @@ def balance(costs: Any, *, num_parts: int, method: str = "karmarkar_karp", equal
         num_parts: number of parts; none is empty where there are at least as many items.
         method: ``"karmarkar_karp"`` or ``"lpt"``.
         equal_size: sizes of parts differ by at most 1.
+        effort: ``"fast"`` is the method alone; ``"best"`` then moves and swaps items between parts, which never makes
+            the costliest part cost more.
 
     Returns:
         int64[n], the part of each item.
@@ -141,9 +203,9 @@ def balance(costs: Any, *, num_parts: int, method: str = "karmarkar_karp", equal
     Example:
         >>> parts = balance([8, 7, 6, 5, 4], num_parts=2)
         >>> sorted(int(np.array([8, 7, 6, 5, 4])[parts == p].sum()) for p in range(2))
-        [14, 16]
+        [15, 15]
     """
-    return get_balancer(method)(costs, num_parts, equal_size=equal_size)
+    return get_balancer(method)(costs, num_parts, equal_size=equal_size, effort=effort)
 
 
 def plan(
@@ -171,11 +233,13 @@ def plan(
         lengths: int64[n], real tokens of every sequence of the global batch; sequences of length 0 end in no bin.
         num_ranks: ranks of the DPxCP domain.
         capacity: padded tokens of one row on one rank.
-        scheduler: ``"packing_aware"``, ``"in_order"``, or an object of your own (`dcpack.scheduling.Scheduler`).
+        scheduler: ``"packing_aware"``, ``"dynamic_cp"``, ``"balanced"``, ``"local_gain"``, ``"in_order"``, or an object
+            of your own (`dcpack.scheduling.Scheduler`).
         cost: the cost model that prices `Plan.bounds`, and that says how many ranks a node has; default
-            `DEFAULT_COST`, a 7B-class model on H100. The two schedulers decide by rules of their own.
+            `DEFAULT_COST`, a 7B-class model on H100. `dynamic_cp`, `balanced` and `local_gain` minimise it;
+            `packing_aware` and `in_order` decide by rules of their own.
         cp_sizes: legal CP sizes: ``"powers_of_two"``, ``"divisors"``, ``"any"`` or the sizes; see
-            `dcpack.topology.legal_cp_sizes`. `in_order` uses the smallest legal one.
+            `dcpack.topology.legal_cp_sizes`. `in_order`, `balanced` and `local_gain` use the smallest legal one.
         min_cp_size: smaller sizes are not legal.
         max_cp_size: larger sizes are not legal, the whole domain included.
         padding: the padding rule; None pads nothing (then the lengths must divide by what the sharding needs).

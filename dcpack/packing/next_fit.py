@@ -18,6 +18,7 @@ def next_fit(
     *,
     max_sequences: int | None = None,
     alone: npt.ArrayLike | None = None,
+    sizes: npt.ArrayLike | None = None,
 ) -> Bins:
     """Pack items in order into one open bin; an item that does not fit closes it and opens the next.
 
@@ -28,8 +29,9 @@ def next_fit(
     Args:
         lengths: int64[n], padded tokens of each item, at least 1.
         capacity: padded tokens that a bin holds at most.
-        max_sequences: items that a bin holds at most; None is no limit.
+        max_sequences: sequences that a bin holds at most; None is no limit.
         alone: bool[n], items that get a bin of their own and may exceed the capacity; None is none.
+        sizes: int64[n], sequences that each item stands for; None is 1 each.
 
     Returns:
         The bins, in order.
@@ -42,10 +44,11 @@ def next_fit(
         >>> next_fit([6, 5, 4, 1], 10).lists()
         [[0], [1, 2, 3]]
     """
-    checked, capacity, limit, flags = check_packing(lengths, capacity, max_sequences, alone)
-    num_items = checked.size
-    filled = np.concatenate([[0], np.cumsum(checked)]).tolist()  # filled[i]: tokens before item i
-    lonely = np.flatnonzero(flags).tolist()
+    checked = check_packing(lengths, capacity, max_sequences, alone, sizes)
+    num_items = checked.lengths.size
+    filled = np.concatenate([[0], np.cumsum(checked.lengths)]).tolist()  # filled[i]: tokens before item i
+    counted = np.concatenate([[0], np.cumsum(checked.size_of_each)]).tolist()  # counted[i]: sequences before item i
+    lonely = np.flatnonzero(checked.alone).tolist()
     offsets = [0]
     while (first := offsets[-1]) < num_items:
         at = bisect_left(lonely, first)
@@ -53,6 +56,7 @@ def next_fit(
         if next_alone == first:
             offsets.append(first + 1)
         else:
-            stop = bisect_right(filled, filled[first] + capacity, first) - 1
-            offsets.append(min(stop, first + limit, next_alone))
+            by_tokens = bisect_right(filled, filled[first] + checked.capacity, first) - 1
+            by_count = bisect_right(counted, counted[first] + checked.max_sequences, first) - 1
+            offsets.append(min(by_tokens, by_count, next_alone))
     return Bins(items=np.arange(num_items), offsets=np.array(offsets))

@@ -9,7 +9,10 @@ from dcpack.packing.first_fit import first_fit
 from dcpack.packing.first_fit_decreasing import first_fit_decreasing
 from dcpack.packing.next_fit import next_fit
 
-__all__ = ["PACKERS", "get_packer"]
+__all__ = ["EFFORTS", "PACKERS", "get_packer"]
+
+EFFORTS = ("best", "exact", "fast")
+"""How hard `dcpack.pack` tries with `best_fit_decreasing`: plain, with coarser lengths, or refilled afterwards."""
 
 PACKERS: dict[str, Packer] = {
     "best_fit_decreasing": best_fit_decreasing,

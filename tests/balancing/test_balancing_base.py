@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dcpack.balancing import BALANCERS, get_balancer, integer_costs
+from dcpack._checks import Int64Array
+from dcpack.balancing import BALANCERS, EFFORTS, get_balancer, integer_costs
+from dcpack.balancing.base import deal_in_order
 from dcpack.errors import ArgumentError
 
 
@@ -14,7 +16,7 @@ def test_integers_stay_exact() -> None:
         )
         assert costs.tolist() == [3, 0, 200]
         assert costs.dtype == np.int64
-    assert integer_costs([2**61, 2**61 - 1]).tolist() == [2**61, 2**61 - 1]
+    assert integer_costs([2**58, 2**58 - 1]).tolist() == [2**58, 2**58 - 1]
     assert integer_costs([]).dtype == np.int64
 
 
@@ -46,19 +48,19 @@ def test_the_whole_range_of_floats(largest: float) -> None:
 
 
 def test_huge_integers_are_scaled_so_that_sums_stay_in_int64() -> None:
-    # 4 has 3 bits, which leaves 59 of 62: 2**63 has 64 and comes down by 5. 31 / 32 is rounded to 1, 7 / 32 to 0.
-    costs = integer_costs(np.array([2**63, 2**62, 31, 7], np.uint64))
-    assert costs.tolist() == [2**58, 2**57, 1, 0]
+    # 4 has 3 bits, which leaves 56 of 59: 2**63 has 64 and comes down by 8. 255 / 256 is rounded to 1, 127 / 256 to 0.
+    costs = integer_costs(np.array([2**63, 2**62, 255, 127], np.uint64))
+    assert costs.tolist() == [2**55, 2**54, 1, 0]
     many = integer_costs(np.full(1000, 2**63 - 1))
-    assert sum(many.tolist()) < 2**62
-    assert many[0] >= 2**51
+    assert sum(many.tolist()) < 2**59
+    assert many[0] >= 2**48
 
 
 def test_many_floats_get_fewer_bits() -> None:
-    costs = integer_costs(np.full(2**22, 1.75))
-    # 2**22 has 23 bits, which leaves 39 of 62: 1.75 is below 2, so the unit is 2**-38
+    costs = integer_costs(np.full(2**19, 1.75))
+    # 2**19 has 20 bits, which leaves 39 of 59: 1.75 is below 2, so the unit is 2**-38
     assert costs[0] == 7 * 2**36
-    assert int(costs[0]) * 2**22 < 2**62
+    assert integer_costs(np.full(2**19 - 1, 1.75))[0] == 7 * 2**37
 
 
 def test_all_bad_costs_are_named() -> None:
@@ -75,6 +77,23 @@ def test_all_bad_costs_are_named() -> None:
         integer_costs([True])
     with pytest.raises(ArgumentError, match="costs must be a one-dimensional array of numbers"):
         integer_costs([[1], [2, 3]])  # ragged on purpose
+
+
+def test_a_method_sees_descending_costs_of_2_to_n_parts() -> None:
+    asked: list[tuple[list[int], int, bool]] = []
+
+    def deal(costs: Int64Array, num_parts: int, equal_size: bool) -> Int64Array:
+        asked.append((costs.tolist(), num_parts, equal_size))
+        return np.arange(costs.size) % num_parts
+
+    def parts(costs: list[int], num_parts: int) -> list[int]:
+        return deal_in_order(costs, num_parts, equal_size=True, effort="fast", deal=deal).tolist()
+
+    assert parts([2, 9, 2, 5], 2) == [0, 0, 1, 1]  # 9 5 2 2 is items 1 3 0 2
+    assert parts([2, 9], 10**12) == [1, 0]
+    assert parts([2, 9], 1) == [0, 0]
+    assert parts([], 3) == []
+    assert asked == [([9, 5, 2, 2], 2, True), ([9, 2], 2, True)]
 
 
 @pytest.mark.parametrize("equal_size", [False, True])
@@ -122,6 +141,16 @@ class TestEveryBalancer:
             get_balancer(name)([1], 0, equal_size=equal_size)
         with pytest.raises(ArgumentError, match=r"costs must be finite and at least 0: costs\[1\] = nan"):
             get_balancer(name)([1.0, float("nan")], 2, equal_size=equal_size)
+        with pytest.raises(ArgumentError, match="effort must be one of 'fast', 'best', got 'most'"):
+            get_balancer(name)([1], 1, equal_size=equal_size, effort="most")
+
+    def test_the_best_effort_is_the_default_and_refines(self, name: str, equal_size: bool) -> None:
+        costs = np.random.default_rng(7).lognormal(7, 1, 300)
+        parts = {effort: get_balancer(name)(costs, 16, equal_size=equal_size, effort=effort) for effort in EFFORTS}
+        assert parts["best"].tolist() == get_balancer(name)(costs, 16, equal_size=equal_size).tolist()
+        maxima = {effort: np.bincount(parts[effort], costs).max() for effort in EFFORTS}
+        assert maxima["best"] < maxima["fast"]
+        assert maxima["best"] < 1.0001 * costs.sum() / 16
 
 
 def test_unknown_balancer_lists_those_there_are() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.packing import PACKERS, Bins, get_packer
-from dcpack.packing.base import check_packing
+from dcpack.packing.base import LengthClasses, bins_from_numbers, check_packing
 
 
 def test_bins_from_bin_of_keeps_items_ascending() -> None:
@@ -54,8 +54,30 @@ def test_bin_of_needs_room_for_every_item() -> None:
 
 
 def test_check_packing_fills_in_the_defaults() -> None:
-    lengths, capacity, limit, alone = check_packing(np.array([3, 1], np.uint8), 4, None, None)
-    assert (lengths.tolist(), lengths.dtype, capacity, limit, alone.tolist()) == ([3, 1], np.int64, 4, 2, [False] * 2)
+    checked = check_packing(np.array([3, 1], np.uint8), 4)
+    assert (checked.lengths.tolist(), checked.lengths.dtype) == ([3, 1], np.int64)
+    assert (checked.capacity, checked.max_sequences, checked.alone.tolist()) == (4, 2, [False] * 2)
+    assert checked.sizes is None
+    assert checked.size_of_each.tolist() == [1, 1]
+
+
+def test_bins_from_numbers_in_any_order() -> None:
+    assert bins_from_numbers(np.array([2, 0, 2, 1]), np.array([5, 9, 0, 3])).lists() == [[9], [3], [0, 5]]
+    assert bins_from_numbers(np.array([], np.int64), np.array([], np.int64)).lists() == []
+
+
+def test_classes_stand_by_falling_length_then_size() -> None:
+    alone = [False, False, True, False, False, False]
+    classes = LengthClasses.of(check_packing([3, 8, 9, 3, 3, 8], 10, 6, alone, [1, 1, 1, 2, 1, 1]))
+    assert (classes.lengths.tolist(), classes.sizes.tolist(), classes.counts.tolist()) == (
+        [8, 3, 3],
+        [1, 2, 1],
+        [2, 1, 2],
+    )
+    assert (classes.items.tolist(), classes.lonely.tolist(), classes.num_long) == ([1, 5, 3, 0, 4], [2], 1)
+    # bins 0 and 1 of length 8 have room 2, which is too little for any
+    assert classes.open_long(10, 6)[0].size == 0
+    assert classes.open_long(11, 6)[0].tolist() == [[3], [0], [2], [5]]
 
 
 @pytest.mark.parametrize("name", sorted(PACKERS))
@@ -75,6 +97,17 @@ class TestEveryPacker:
         bins = get_packer(name)([9, 1, 1, 1], 4, alone=[True, False, True, False])
         assert sorted(map(tuple, bins.lists())) in ([(0,), (1, 3), (2,)], [(0,), (1,), (2,), (3,)])
         assert get_packer(name)([2, 2], 4, alone=[True, True]).lists() == [[0], [1]]
+
+    def test_sizes_count_towards_max_sequences(self, name: str) -> None:
+        packer = get_packer(name)
+        assert packer([1, 1, 1], 100, max_sequences=3, sizes=[2, 2, 1]).lists() in ([[0], [1, 2]], [[0, 2], [1]])
+        assert packer([1, 1, 1], 100, sizes=[2, 2, 1]).lists() == [[0, 1, 2]]
+        with pytest.raises(InfeasibleError, match=r"^1 size is over max_sequences = 3: sizes\[1\] = 4$"):
+            packer([1, 1], 100, max_sequences=3, sizes=[2, 4])
+        with pytest.raises(ArgumentError, match=r"sizes must be int64\[2\], got 1 of them"):
+            packer([1, 1], 100, sizes=[2])
+        with pytest.raises(ArgumentError, match=r"sizes must be at least 1: sizes\[0\] = 0"):
+            packer([1, 1], 100, sizes=[0, 1])
 
     def test_input_is_not_changed_and_may_be_read_only(self, name: str) -> None:
         lengths = np.array([5, 7, 1, 3], np.uint16)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.packing import StreamingPacker, best_fit_decreasing, first_fit, next_fit
+
+
+def packer_of(lengths: Any, capacity: int = 10, **options: Any) -> StreamingPacker:
+    return StreamingPacker(lambda at: lengths[at:], capacity, **{"packer": best_fit_decreasing, **options})
+
+
+def drained(packer: StreamingPacker) -> list[list[int]]:
+    return [members.tolist() for members in packer]
+
+
+def test_bins_come_by_their_first_sequence_window_by_window() -> None:
+    # windows 4 7 6 1 and 10 2 0 5: best fit opens 7, 6, then 10, 5, and the order of arrival is restored
+    assert drained(packer_of([4, 7, 6, 1, 10, 2, 0, 5], window=4)) == [[0, 2], [1, 3], [4], [5, 7]]
+
+
+def test_pending_sample_comes_after_the_resume() -> None:
+    """Fault: a sequence that was read but not delivered, lost by the save."""
+    packer = packer_of([6, 6])
+    assert next(packer).tolist() == [0]
+    resumed = packer_of([6, 6])
+    resumed.load_state_dict(json.loads(json.dumps(packer.state_dict())))
+    assert drained(resumed) == [[1]]
+
+
+@pytest.mark.parametrize("window", [1, 3, 7, 64])
+def test_resume_after_every_bin(window: int) -> None:
+    lengths = np.random.default_rng(2).integers(0, 11, 64)
+    whole = drained(packer_of(lengths, window=window))
+    assert sorted(chain.from_iterable(whole)) == np.flatnonzero(lengths).tolist()
+    packer = packer_of(lengths, window=window)
+    keys = {key: type(value) for key, value in packer.state_dict().items()}
+    for done in range(len(whole) + 1):
+        state = json.loads(json.dumps(packer.state_dict()))
+        assert {key: type(value) for key, value in state.items()} == keys
+        packer = packer_of(lengths, window=window)
+        packer.load_state_dict(state)
+        assert packer.state_dict() == state  # saved again right after the restore
+        if done < len(whole):
+            assert next(packer).tolist() == whole[done]
+    assert drained(packer) == []
+    after_the_end = packer_of(lengths, window=window)
+    after_the_end.load_state_dict(packer.state_dict())
+    assert drained(after_the_end) == []
+
+
+def test_reads_no_more_than_a_window_ahead() -> None:
+    read = 0
+
+    def open_at(position: int) -> Iterator[int]:
+        nonlocal read
+        while True:  # a stream without end
+            read += 1
+            yield 3
+
+    packer = StreamingPacker(open_at, 10, packer=first_fit, window=100)
+    for done in range(1, 1000):
+        assert next(packer).size == (3 if done % 34 else 1)
+        assert read == -(-done // 34) * 100
+
+
+def test_max_sequences_and_any_packer() -> None:
+    assert drained(packer_of([1] * 5, packer=next_fit, max_sequences=2)) == [[0, 1], [2, 3], [4]]
+
+
+def test_windows_of_empty_sequences_and_an_empty_stream() -> None:
+    assert drained(packer_of([0, 0, 0, 4, 0], window=2)) == [[3]]
+    assert drained(packer_of([])) == []
+
+
+def test_a_failed_window_is_not_skipped() -> None:
+    lengths = [5, 11, 5, 12, 3]
+    packer = packer_of(lengths, window=4)
+    message = r"2 sequences are longer than the capacity of 10 tokens: sequence 1 has 11, sequence 3 has 12"
+    for _ in range(2):
+        with pytest.raises(InfeasibleError, match=message):
+            next(packer)
+    lengths[1] = lengths[3] = 10
+    assert drained(packer) == [[0, 2], [1], [3], [4]]
+    later = packer_of([1, 2, 3, 12], window=2)
+    assert next(later).tolist() == [0, 1]
+    for _ in range(2):
+        with pytest.raises(InfeasibleError, match=r"1 sequence is longer than .* 10 tokens: sequence 3 has 12"):
+            next(later)
+
+
+def test_lengths_are_checked_and_named_by_their_window() -> None:
+    packer = packer_of([1, 2, 3, -4], window=2)
+    next(packer)
+    with pytest.raises(ArgumentError, match=r"lengths from position 2 on must be at least 0: .*\[1\] = -4"):
+        next(packer)
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    packer = packer_of([6, 6, 6], window=2)
+    next(packer)
+    state = packer.state_dict()
+    with pytest.raises(ArgumentError, match=r"state has window = 2, but here it is 3$"):
+        packer_of([6, 6, 6], window=3).load_state_dict(state)
+    with pytest.raises(
+        ArgumentError, match=r"state has capacity = 10, .* 12, packer = 'best_fit_decreasing', .* 'next_fit'"
+    ):
+        packer_of([6, 6, 6], 12, window=2, packer=next_fit).load_state_dict(state)
+    with pytest.raises(ArgumentError, match=r"state has version = 9, but here it is 1$"):
+        packer.load_state_dict({**state, "version": 9})
+    with pytest.raises(ArgumentError, match=r"state must have the keys \['bins_delivered', .*, got \['version'\]"):
+        packer.load_state_dict({"version": 1})
+    with pytest.raises(ArgumentError, match="window_start must be at least 0, got -1"):
+        packer.load_state_dict({**state, "window_start": -1})
+
+
+@pytest.mark.parametrize("changed", [[6, 5, 6], [], [6]])
+def test_a_stream_that_changed_is_noticed(changed: list[int]) -> None:
+    packer = packer_of([6, 6, 6], window=2)
+    next(packer)
+    with pytest.raises(ArgumentError, match="the stream has changed: from position 0 on the window had 12 tokens"):
+        packer_of(changed, window=2).load_state_dict(packer.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0}, "capacity must be at least 1, got 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"max_sequences": 0}, "max_sequences must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        packer_of([1], **options)
