@@ -195,7 +195,10 @@ def test_nodes_come_from_the_cost_model() -> None:
         ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
         ({"num_ranks": 2.0}, "num_ranks must be an integer, got 2.0"),
         ({"capacity": -5}, "capacity must be at least 1, got -5"),
-        ({"scheduler": "random"}, "scheduler must be one of 'in_order', 'packing_aware', got 'random'"),
+        (
+            {"scheduler": "random"},
+            "scheduler must be one of 'in_order', 'packing_aware', 'dynamic_cp', .*, got 'random'",
+        ),
         ({"scheduler": 7}, "scheduler must be a name or an object with schedule"),
         ({"cp_sizes": "powers"}, "cp_sizes must be 'powers_of_two'"),
         ({"min_cp_size": 0}, "min_cp_size must be at least 1, got 0"),

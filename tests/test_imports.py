@@ -17,6 +17,10 @@ from typing import NamedTuple
 import pytest
 
 import dcpack
+import dcpack.balancing
+import dcpack.packing
+import dcpack.scheduling
+import dcpack.sharding
 
 ROOT = Path(dcpack.__file__).parent
 
@@ -132,12 +136,12 @@ ALLOWED: dict[str, set[str]] = {
 # Names for annotations alone make no cycle: rooms of planning may name one another's types.
 ALLOWED_FOR_TYPES = dict.fromkeys(PLANNING - FORMS, PLANNING)
 
-# Modules of a family that its algorithms share; they know the algorithms only where they are the registry.
-SHARED = {
-    "packing": {"base", "overlong"},
-    "balancing": {"base"},
-    "scheduling": {"base", "fill", "align"},
-    "sharding": {"base"},
+# The algorithms of a family never import one another; what they share stands in the family's other modules.
+ALGORITHMS = {
+    "packing": {"next_fit", "first_fit", "first_fit_decreasing", "best_fit_decreasing", "concat_then_split"},
+    "balancing": {"lpt", "karmarkar_karp"},
+    "scheduling": {"in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"},
+    "sharding": {"zigzag", "zigzag_per_row", "contiguous", "striped"},
 }
 REGISTRIES = {"packing": {"registry"}, "balancing": {"registry"}, "scheduling": {"driver"}, "sharding": {"indices"}}
 
@@ -201,11 +205,20 @@ def wrong_imports(module: str, source: str, is_package: bool) -> list[str]:
         allowed = ALLOWED[room] | (ALLOWED_FOR_TYPES.get(room, set()) if for_types else set())
         if other != room and other not in allowed:
             wrong.append(f"{module}:{line} imports {target}")
-        if other == room and room in SHARED and len(family) == 2 and family[1] not in REGISTRIES.get(room, set()):
+        if other == room and room in ALGORITHMS and len(family) >= 2 and family[1] not in REGISTRIES[room]:
             sibling = target.split(".")[2:]
-            if not sibling or sibling[0] not in SHARED[room]:
+            if not sibling or sibling[0] in ALGORITHMS[room] | REGISTRIES[room]:
                 wrong.append(f"{module}:{line} imports its sibling {target}")
     return wrong
+
+
+def test_every_algorithm_is_in_the_table() -> None:
+    schedulers = set(dcpack.scheduling.SCHEDULERS)
+    assert schedulers <= ALGORITHMS["scheduling"]
+    assert set(dcpack.packing.PACKERS) <= ALGORITHMS["packing"]
+    assert set(dcpack.balancing.BALANCERS) == ALGORITHMS["balancing"]
+    assert set(dcpack.sharding.SHARDINGS) == ALGORITHMS["sharding"]
+    assert all(f"dcpack.{room}.{name}" in MODULES for room, names in ALGORITHMS.items() for name in names)
 
 
 def test_every_room_is_in_the_table() -> None:

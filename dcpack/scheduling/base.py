@@ -23,14 +23,15 @@ __all__ = ["Group", "MicroBatch", "Problem", "Scheduler"]
 
 @dataclass(slots=True)
 class Group:
-    """One bin in the making: its items, and the ranks that share it. A group without items is a dummy."""
+    """One bin in the making: its items, the ranks that share it, and their row. Without items it is a dummy."""
 
     cp_size: int
     items: list[int]
+    row: int = 0
 
 
 MicroBatch = list[Group]
-"""The groups of one micro-batch; their CP sizes add up to all ranks."""
+"""The groups of one micro-batch; in each row their CP sizes add up to all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Problem:
         on_empty: ``"error"`` or ``"dummy"``: what to do where items are too few to give each rank work.
         cost: the cost model, for schedulers that minimise time.
         sync: ``"microbatch"`` or ``"step"``, when ranks meet.
+        num_sequences: sequences of the whole batch, those included that no item comes from.
     """
 
     sequence_ids: Int64Array
@@ -64,6 +66,7 @@ class Problem:
     on_empty: str
     cost: CostModel
     sync: str
+    num_sequences: int = 0
 
     @cached_property
     def padded(self) -> Int64Array:

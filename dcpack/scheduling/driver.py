@@ -15,14 +15,20 @@ from dcpack.errors import ArgumentError
 from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import SYNC_MODES, Plan
+from dcpack.scheduling.balanced import Balanced
 from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
+from dcpack.scheduling.dynamic_cp import DynamicCP
 from dcpack.scheduling.in_order import InOrder
+from dcpack.scheduling.local_gain import LocalGain
 from dcpack.scheduling.packing_aware import PackingAware
 from dcpack.topology import legal_cp_sizes, place_blocks
 
 __all__ = ["ON_EMPTY", "SCHEDULERS", "get_scheduler", "make_plan"]
 
-SCHEDULERS: dict[str, Scheduler] = {scheduler.name: scheduler for scheduler in (InOrder(), PackingAware())}
+SCHEDULERS: dict[str, Scheduler] = {
+    scheduler.name: scheduler
+    for scheduler in (InOrder(), PackingAware(), DynamicCP(), Balanced(), LocalGain(reference=InOrder()))
+}
 """The schedulers by name."""
 
 ON_EMPTY = ("error", "dummy")
@@ -88,9 +94,10 @@ def make_plan(
         on_empty=on_empty,
         cost=cost,
         sync=sync,
+        num_sequences=lengths.size,
     )
     microbatches = chosen.schedule(problem)
-    plan = _build_plan(lengths, pieces, problem, microbatches, cost)
+    plan = _build_plan(lengths, pieces, problem, microbatches)
     refuse_huge_bins(plan)
     plan.validate()
     if plan.num_microbatches % microbatch_multiple:
@@ -106,12 +113,12 @@ def _cut_overlong(
     return apply_overlong(lengths, longest, policy, where=f" ({capacity} x {cp_sizes[-1]} ranks{rule})")
 
 
-def _build_plan(
-    lengths: Any, pieces: Pieces, problem: Problem, microbatches: list[MicroBatch], cost: CostModel
-) -> Plan:
-    node_size = cost.node_size
+def _build_plan(lengths: Any, pieces: Pieces, problem: Problem, microbatches: list[MicroBatch]) -> Plan:
+    node_size = problem.cost.node_size
+    rows_per_rank = 1 + max((group.row for groups in microbatches for group in groups), default=0)
     groups, microbatch, first_rank = [], [], []
-    for m, unordered in enumerate(microbatches):
+    for m, row in np.ndindex(len(microbatches), rows_per_rank):
+        unordered = [group for group in microbatches[m] if group.row == row]
         firsts = place_blocks([group.cp_size for group in unordered], node_size)
         order = np.argsort(firsts)
         groups += [unordered[g] for g in order]
@@ -129,13 +136,14 @@ def _build_plan(
         capacity=problem.capacity,
         cp_sizes=problem.cp_sizes,
         padding=problem.padding,
-        cost=cost,
+        cost=problem.cost,
     )
+    bounds["num_microbatches"] = float(-(-bounds["num_microbatches"] // rows_per_rank))
     return Plan(
         microbatch=np.concatenate([np.zeros(0, np.int64), *microbatch]),
         first_rank=np.concatenate([np.zeros(0, np.int64), *first_rank]),
         cp_size=cp_size,
-        row=np.zeros(len(groups), np.int64),
+        row=np.array([group.row for group in groups], np.int64),
         oversized=oversized,
         dummy=sizes == 0,
         offsets=offsets,
@@ -146,7 +154,7 @@ def _build_plan(
         dropped=pieces.dropped,
         num_ranks=problem.num_ranks,
         num_microbatches=len(microbatches),
-        rows_per_rank=1,
+        rows_per_rank=rows_per_rank,
         capacity=problem.capacity,
         padding=problem.padding,
         cp_sizes=problem.cp_sizes,

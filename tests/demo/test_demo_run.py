@@ -25,6 +25,7 @@ RANKS = (1, 2, 3, 4, 8)
 POLICIES = ("split", "truncate", "drop")
 # An odd capacity: two tokens a sequence and rank are lost to padding as soon as CP comes in.
 CAPACITY = 251
+ONE_CP_SIZE = ("in_order", "balanced", "local_gain")
 
 
 def _nothing() -> None:
@@ -54,7 +55,7 @@ def test_the_cases_cover_all_pairs() -> None:
 
 def _limit(num_ranks: int, max_cp_size: int | None, scheduler: str) -> int:
     """The longest document that fits somewhere: without CP the capacity, over n ranks n times 250 of the 251 slots."""
-    largest = 1 if scheduler == "in_order" else min(max_cp_size or num_ranks, num_ranks)
+    largest = 1 if scheduler in ONE_CP_SIZE else min(max_cp_size or num_ranks, num_ranks)
     return CAPACITY if largest == 1 else 250 * largest
 
 
@@ -93,7 +94,7 @@ def test_everything_that_can_be_asked_for_is_proven(
         assert verdict.num_tokens == kept.sum()
         assert verdict.num_dropped_tokens == lengths.sum() - kept.sum()
     largest = max(int(plan.cp_size.max()) for plan in plans)
-    if num_ranks > 1 and max_cp_size is None and scheduler == "packing_aware":
+    if num_ranks > 1 and max_cp_size is None and scheduler not in ONE_CP_SIZE:
         assert largest > 1
     else:
         assert largest == 1
@@ -387,7 +388,7 @@ def test_progress_reaches_its_total(tmp_path: Path, overlong: str, size: int) ->
         ({"capacity": 8.0}, r"capacity must be an integer, got 8.0 \(float\)"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"max_cp_size": 0}, "max_cp_size must be at least 1, got 0"),
-        ({"scheduler": "best"}, "scheduler must be one of 'in_order', 'packing_aware', got 'best'"),
+        ({"scheduler": "best"}, "scheduler must be one of 'in_order', 'packing_aware', 'dynamic_cp', .*, got 'best'"),
         ({"overlong": "ignore"}, "overlong must be one of .*'truncate', got 'ignore'"),
         ({"sharding": "spiral"}, "sharding must be one of 'zigzag', .*, got 'spiral'"),
         ({"routing": "slow"}, "routing must be one of 'sliced', 'whole', got 'slow'"),

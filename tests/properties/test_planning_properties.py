@@ -24,7 +24,8 @@ relaxed = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a failure takes longest of all
 )
 
-SCHEDULERS = ["in_order", "packing_aware"]
+SCHEDULERS = ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"]
+ONE_CP_SIZE = ("in_order", "balanced", "local_gain")
 OVERLONG = ["drop", "error", "single", "split", "truncate"]
 
 rules = st.builds(
@@ -92,7 +93,7 @@ def legal_sizes(num_ranks: int, chosen: dict[str, Any]) -> list[int]:
         sizes = set(range(1, num_ranks + 1)) if family == "any" else set(family)
     low, high = chosen.get("min_cp_size", 1), chosen.get("max_cp_size") or num_ranks
     legal = sorted(size for size in sizes if low <= size <= min(high, num_ranks))
-    return legal[:1] if chosen.get("scheduler") == "in_order" else legal
+    return legal[:1] if chosen.get("scheduler") in ONE_CP_SIZE else legal
 
 
 def longest_that_fits(capacity: int, rule: PaddingRule | None, sizes: list[int]) -> int:
@@ -225,7 +226,7 @@ def test_with_lengths_ranks_and_capacity_alone(scheduler: str) -> None:
         plan = plan_or_refusal(lengths, num_ranks=num_ranks, capacity=capacity, scheduler=scheduler)
         if isinstance(plan, str):
             outcomes["refused"] += 1
-            if scheduler == "packing_aware":
+            if scheduler not in ONE_CP_SIZE:
                 too_long = [i for i, length in enumerate(lengths) if length > num_ranks * capacity]
                 assert too_long
                 assert f"{len(too_long)} sequence" in plan
@@ -237,8 +238,8 @@ def test_with_lengths_ranks_and_capacity_alone(scheduler: str) -> None:
         check_slowly(plan, lengths, num_ranks, capacity, {"scheduler": scheduler})
 
     check()
-    # in_order never splits a sequence, so that long ones are refused
-    assert outcomes["planned"] >= (90 if scheduler == "packing_aware" else 12)
+    # those with one CP size never split a sequence, so that long ones are refused
+    assert outcomes["planned"] >= (12 if scheduler in ONE_CP_SIZE else 90)
     assert outcomes["of many"] >= 8
     assert outcomes["of several micro-batches"] >= 5
 

@@ -1,0 +1,175 @@
+"""Times of items and of groups under a cost model, for schedulers that minimise them.
+
+Sizes are given by their index in ``Problem.cp_sizes``. Times are rounded to whole numbers of a small unit, so that
+every machine compares them alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from dcpack._checks import Float64Array, Int64Array
+from dcpack.padding import longest_fitting_length, padded_lengths
+from dcpack.scheduling.base import Group, MicroBatch, Problem
+from dcpack.topology import crosses_node, place_blocks
+
+__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "TimeAt", "as_groups"]
+
+TimeAt = Callable[[Int64Array, Int64Array], Float64Array]
+"""Times at given sizes of given items or groups."""
+
+_BITS = 40
+PRICE_OF_DOUBLING = 0.04
+"""What each doubling of the mean CP must gain: a cost model knows little of kernels that run short."""
+
+
+class GroupTimes:
+    """The cost model of a problem, asked in arrays.
+
+    Attributes:
+        problem: the problem.
+        sizes: int64[k], the legal CP sizes.
+        smallest: int64[p], index of the smallest size that holds each item.
+        work: time of all items, each alone at its smallest size, times the ranks of that.
+        even_time: that work shared out evenly.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.sizes = np.array(problem.cp_sizes, np.int64)
+        node_size = problem.cost.node_size
+        # Where a group will sit is not known yet; aligned blocks up to the size of a node do not cross one.
+        self._crosses = np.zeros(self.sizes.size, np.bool_) if node_size is None else self.sizes > node_size
+        longest = np.maximum.accumulate(longest_fitting_length(problem.capacity, self.sizes, problem.padding))
+        self.smallest = np.minimum(np.searchsorted(longest, problem.lengths), self.sizes.size - 1)
+        self._scale = 1.0
+        items = np.arange(problem.lengths.size)
+        slowest = float(self.alone(self.smallest, items).max(initial=0.0))
+        self._scale = 2.0 ** (_BITS - math.frexp(slowest)[1]) if slowest > 0 else 1.0
+        self.work = float((self.alone(self.smallest, items) * self.sizes[self.smallest]).sum())
+        self.even_time = self.work / problem.num_ranks
+
+    def padded(self, size_index: Int64Array, items: Int64Array) -> Int64Array:
+        """Return int64[n]: padded length of each item at its size."""
+        return padded_lengths(self.problem.lengths[items], self.sizes[size_index], self.problem.padding)
+
+    def alone(self, size_index: Int64Array, items: Int64Array) -> Float64Array:
+        """Return float64[n]: time of each item alone on a group of its size."""
+        columns = self.problem.cost.columns(self.padded(size_index, items))
+        return self._times(columns, size_index, self._crosses[size_index])
+
+    def _times(self, sums: Float64Array, size_index: Int64Array, crosses: np.ndarray) -> Float64Array:
+        return np.rint(self._scale * self.problem.cost.bin_time(sums, self.sizes[size_index], crosses))
+
+    def of_groups(
+        self, size_index: Int64Array, counts: Int64Array, items: Int64Array
+    ) -> tuple[Float64Array, Int64Array]:
+        """Return float64[g] and int64[g]: time and padded tokens of groups, at least one item in each.
+
+        Args:
+            size_index: int64[g], size of each group.
+            counts: int64[g], items of each.
+            items: int64[sum(counts)], group after group.
+        """
+        padded = self.padded(np.repeat(size_index, counts), items)
+        starts = np.cumsum(counts) - counts
+        sums = np.add.reduceat(self.problem.cost.columns(padded), starts, axis=0)
+        return self._times(sums, size_index, self._crosses[size_index]), np.add.reduceat(padded, starts)
+
+    def slowest(self, groups: MicroBatch) -> float:
+        """Return the time of the slowest of `groups`, none of them empty."""
+        counts = np.array([len(group.items) for group in groups], np.int64)
+        items = np.array([item for group in groups for item in group.items], np.int64)
+        return float(self.of_groups(self.index_of(groups), counts, items)[0].max())
+
+    def score(self, time: float, groups: Iterable[Group]) -> float:
+        """Return `time` plus the price of the mean CP of `groups`, at least one of them with items."""
+        sized = [(group.cp_size, group.items) for group in groups if group.items]
+        items = np.array([item for _, members in sized for item in members], np.int64)
+        ranks = np.repeat([size for size, _ in sized], [len(members) for _, members in sized])
+        lengths = self.problem.lengths[items]
+        fraction, exponent = math.frexp(int((lengths * ranks).sum()) / int(lengths.sum()))
+        # frexp gives a logarithm that is linear between powers of two, and the same on every machine.
+        return float(np.rint(time * (1 + PRICE_OF_DOUBLING * (exponent + 2 * fraction - 2))))
+
+    def fit(self, groups: MicroBatch) -> bool:
+        """Tell whether groups, none of them empty, are within the ranks and the capacity (oversized items alone)."""
+        problem = self.problem
+        counts = np.array([len(group.items) for group in groups], np.int64)
+        items = np.array([item for group in groups for item in group.items], np.int64)
+        index = self.index_of(groups)
+        _, tokens = self.of_groups(index, counts, items)
+        oversized = np.add.reduceat(problem.oversized[items].astype(np.int64), np.cumsum(counts) - counts) > 0
+        inside = np.where(oversized, counts == 1, tokens <= problem.limits[index])
+        return bool(inside.all()) and int(self.sizes[index].sum()) <= problem.num_ranks
+
+    def index_of(self, groups: MicroBatch) -> Int64Array:
+        """Return int64[g]: the index of the size of each group."""
+        return np.searchsorted(self.sizes, [group.cp_size for group in groups])
+
+    def placed(self, groups: MicroBatch) -> tuple[Float64Array, Int64Array]:
+        """Return float64[g] and int64[g]: time and first rank of groups as they will sit; dummies take no time."""
+        sizes = np.array([group.cp_size for group in groups], np.int64)
+        node_size = self.problem.cost.node_size
+        first = place_blocks(sizes, node_size)
+        crosses = crosses_node(first, sizes, node_size)
+        times = np.zeros(len(groups))
+        real = np.array([bool(group.items) for group in groups])
+        if real.any():
+            filled = [group for group in groups if group.items]
+            index = self.index_of(filled)
+            counts = np.array([len(group.items) for group in filled], np.int64)
+            items = np.array([item for group in filled for item in group.items], np.int64)
+            columns = self.problem.cost.columns(self.padded(np.repeat(index, counts), items))
+            sums = np.add.reduceat(columns, np.cumsum(counts) - counts, axis=0)
+            times[real] = self._times(sums, index, crosses[real])
+        return times, first
+
+    def step_time(self, microbatches: list[MicroBatch]) -> float:
+        """Return the time of the step in the problem's sync mode."""
+        total = np.zeros(self.problem.num_ranks)
+        slowest = 0.0
+        for groups in microbatches:
+            times, first = self.placed(groups)
+            slowest += float(times.max())
+            for group, time, rank in zip(groups, times.tolist(), first.tolist(), strict=True):
+                total[rank : rank + group.cp_size] += time
+        return slowest if self.problem.sync == "microbatch" else float(total.max(initial=0.0))
+
+    def smallest_within(
+        self, target: float, size_index: Int64Array, times: Float64Array, time_at: TimeAt
+    ) -> Int64Array:
+        """Return for each item or group the smallest size, from its present one, whose time is within `target`.
+
+        Args:
+            target: the time.
+            size_index: int64[n], the present sizes.
+            times: float64[n], times at those.
+            time_at: given int64[m] sizes and int64[m] numbers of items or groups, float64[m] times.
+
+        Returns:
+            int64[n], -1 where no size is fast enough.
+        """
+        found = np.where(times <= target, size_index, -1)
+        open_ = np.flatnonzero(times > target)
+        # No size is faster than the work shared out evenly.
+        least = np.ceil(self.sizes[size_index[open_]] * (times[open_] / target) * (1 - 1e-9))
+        at = np.maximum(size_index[open_] + 1, np.searchsorted(self.sizes, least))
+        while True:
+            inside = at < self.sizes.size
+            open_, at = open_[inside], at[inside]
+            if open_.size == 0:
+                return found
+            fast = time_at(at, open_) <= target
+            found[open_[fast]] = at[fast]
+            open_, at = open_[~fast], at[~fast]
+            at = np.maximum(at + 1, np.searchsorted(self.sizes, self.sizes[at] * 1.03))
+
+
+def as_groups(times: GroupTimes, size_index: Int64Array, items: list[list[int]]) -> MicroBatch:
+    """Return groups of the sizes and items given, without the empty ones."""
+    sizes = times.sizes[size_index].tolist()
+    return [Group(size, members) for size, members in zip(sizes, items, strict=True) if members]

@@ -1,0 +1,63 @@
+"""The fewest ranks by memory: items in bins of the smallest CP size that holds them, best fit by tokens."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+from dcpack.scheduling.base import Group, MicroBatch
+from dcpack.scheduling.timing import GroupTimes
+
+__all__ = ["pack_tokens", "slice_ranks"]
+
+
+def pack_tokens(times: GroupTimes) -> MicroBatch:
+    """Return groups of the smallest sizes, filled by best fit decreasing.
+
+    An item that needs more than the smallest legal size opens a group of its own; the others go where the least room
+    is left behind.
+    """
+    problem = times.problem
+    order = problem.longest_first
+    most = order.size if problem.max_sequences is None else problem.max_sequences
+    groups: list[Group] = []
+    rooms: list[tuple[int, int]] = []  # (free tokens, group), ascending
+    needed = {0: times.padded(times.smallest[order], order).tolist()}
+    smallest = times.smallest[order].tolist()
+    index_of_group: list[int] = []
+    for at, (item, k) in enumerate(zip(order.tolist(), smallest, strict=True)):
+        place = bisect.bisect_left(rooms, (needed[0][at], -1)) if k == 0 else len(rooms)
+        while place < len(rooms):
+            room, g = rooms[place]
+            kind = index_of_group[g]
+            if kind not in needed:
+                needed[kind] = times.padded(kind + 0 * order, order).tolist()
+            if needed[kind][at] <= room and len(groups[g].items) < most:
+                del rooms[place]
+                groups[g].items.append(item)
+                bisect.insort(rooms, (room - needed[kind][at], g))
+                break
+            place += 1
+        else:
+            groups.append(Group(int(times.sizes[k]), [item]))
+            index_of_group.append(k)
+            room = 0 if problem.oversized[item] else int(problem.limits[k]) - needed[0][at]
+            bisect.insort(rooms, (room, len(groups) - 1))
+    return groups
+
+
+def slice_ranks(groups: Sequence[Group], width: int) -> list[MicroBatch]:
+    """Deal groups, in the order given, to micro-batches of at most `width` ranks; what does not fit waits."""
+    slices: list[MicroBatch] = []
+    waiting = list(groups)
+    while waiting:
+        free, taken, left = width, [], []
+        for group in waiting:
+            if group.cp_size <= free:
+                taken.append(group)
+                free -= group.cp_size
+            else:
+                left.append(group)
+        slices.append(taken)
+        waiting = left
+    return slices

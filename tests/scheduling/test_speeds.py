@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dcpack.cost import RingCost
+from dcpack.scheduling import Problem
+from dcpack.scheduling.speeds import deal_speeds
+from dcpack.scheduling.timing import GroupTimes
+
+LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0)  # time is tokens / CP size
+
+
+def problem(lengths: list[int], num_ranks: int, **changes: Any) -> Problem:
+    options: dict[str, Any] = {
+        "sequence_ids": np.arange(len(lengths)),
+        "lengths": np.array(lengths, np.int64),
+        "oversized": np.zeros(len(lengths), np.bool_),
+        "num_ranks": num_ranks,
+        "capacity": 100,
+        "cp_sizes": tuple(size for size in (1, 2, 4, 8, 16) if size <= num_ranks),
+        "padding": None,
+        "microbatch_multiple": 1,
+        "max_sequences": None,
+        "on_empty": "error",
+        "cost": LINEAR,
+        "sync": "microbatch",
+    }
+    return Problem(**{**options, **changes})
+
+
+def test_long_items_choose_the_target_that_wastes_least() -> None:
+    # Powers of two on 4 ranks: 300 and 200 tokens need 4 and 2 ranks at least. One micro-batch of 75 and one of 100
+    # (200 on two, 100 and 100 on one each) leave no rank idle; two equal ones of 87.5 cannot.
+    given = problem([300, 200, 100, 100], 4)
+    times = GroupTimes(given)
+    deals = list(deal_speeds(times, 2, 3))
+    assert sorted(items.tolist() for items, _ in deals[0]) == [[0], [1, 2, 3]]
+
+
+def test_deals_differ_and_hold_each_item_once() -> None:
+    rng = np.random.default_rng(3)
+    lengths = np.append(rng.integers(1, 30, 40), rng.integers(200, 700, 4)).tolist()
+    times = GroupTimes(problem(lengths, 16))
+    for count in (2, 3):
+        deals = list(deal_speeds(times, count, 4))
+        assert 1 < len(deals) <= 4
+        seen = set()
+        for deal in deals:
+            assert len(deal) == count
+            dealt = [items.tolist() for items, _ in deal]
+            assert sorted(item for items in dealt for item in items) == list(range(44))
+            assert all(items == sorted(items, key=lambda i: (-lengths[i], i)) for items in dealt)
+            assert all(sum(lengths[i] for i in items) <= 1600 for items in dealt)
+            assert sum(target for _, target in deal) >= times.even_time * 0.999
+            seen.add(str(dealt))
+        assert len(seen) == len(deals)
+
+
+def test_nothing_where_memory_is_too_tight_or_nothing_is_long() -> None:
+    short = problem([10] * 8, 4, cp_sizes=(1,))
+    assert list(deal_speeds(GroupTimes(short), 2, 3)) == []
+    tight = problem([400, 400, 400], 4)
+    assert list(deal_speeds(GroupTimes(tight), 2, 3)) == []
