@@ -1,0 +1,10 @@
+"""Lets pytest import the modules of this folder by the names that the script uses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent)
+if _HERE not in sys.path:
+    sys.path.append(_HERE)
