@@ -1,0 +1,44 @@
+"""The check of devices that users run, on Gloo: that it passes, and that it can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from dcpack.testing import COMMUNICATOR_CHECKS
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "check_torch_devices.py"
+ARGUMENTS = ["--backend", "torch-gloo", "--mib", "1"]
+BROKEN = f"""
+import sys
+import runpy
+import dcpack.testing
+
+def barrier(communicator):
+    assert communicator.rank == 0, "rank 1 is wrong"
+
+dcpack.testing.COMMUNICATOR_CHECKS["barrier"] = barrier
+sys.argv = {["check", *ARGUMENTS]!r}
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+def launch(*command: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "dcpack", "launch", "-n", "2", "--", sys.executable]
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_all_right() -> None:
+    done = launch(str(SCRIPT), *ARGUMENTS)
+    assert done.returncode == 0, done.stderr
+    head, timing, verdict = done.stdout.splitlines()
+    assert head == f"torch-gloo, 2 ranks, cpu, {len(COMMUNICATOR_CHECKS) + 1} checks on each rank"
+    assert timing.startswith("all-to-all of 1 MiB a rank: ")
+    assert verdict == "ALL RIGHT"
+
+
+def test_a_fault_of_one_rank_is_told() -> None:
+    done = launch("-c", BROKEN)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[2:] == ["FAILED barrier on rank 1: AssertionError: rank 1 is wrong"]
