@@ -73,7 +73,7 @@ def _place(classes: LengthClasses, capacity: int, limit: int) -> Moves:
     if not lengths:
         return moves
     record = moves.flat.extend
-    num_bins = int(classes.counts[: classes.num_long].sum())
+    num_bins = moves.num_opened
     shortest = lengths[-1]
     rising = [-length for length in lengths]  # bisect_left(rising, -room) is the first class that fits into the room
     waiting: list[list[tuple[int, int, int]] | None] = [None] * len(lengths)  # by the class they wait for
@@ -128,7 +128,7 @@ def _place_capped(classes: LengthClasses, capacity: int, limit: int) -> Moves:
     runs: list[Run] = list(zip(*long_runs.tolist(), strict=True))
     lengths, sizes, counts = classes.short()
     record = moves.flat.extend
-    num_bins = int(classes.counts[: classes.num_long].sum())
+    num_bins = moves.num_opened
     shortest, smallest = int(classes.lengths.min(initial=capacity)), int(classes.sizes.min(initial=limit))
     rising = [-length for length in lengths]
     waiting: list[list[Run]] = [[] for _ in lengths]

@@ -95,20 +95,19 @@ class LengthClasses:
         Returns:
             The runs that others may still fit into, by falling room, of equal room by falling number, as int64[4, r]:
             the room of each bin, the number of the first, how many, the sequences that each may still take; and the
-            moves so far.
+            moves, none yet.
 
         Example:
             >>> from dcpack.packing.base.checks import check_packing
             >>> runs, moves = LengthClasses.of(check_packing([3, 7, 3, 9, 3], 10)).open_long(10, 5)
             >>> runs.tolist(), moves
-            ([[3], [1], [1], [4]], Moves(flat=[0, 1, 1, 1, 1, 1]))
+            ([[3], [1], [1], [4]], Moves(num_opened=2, flat=[]))
         """
         lengths, sizes, counts = (a[: self.num_long] for a in (self.lengths, self.sizes, self.counts))
         starts = np.cumsum(counts) - counts
-        moves = Moves(np.stack([starts, counts, np.ones_like(counts)], axis=1).ravel().tolist())
         runs = np.stack([capacity - lengths, starts, counts, limit - sizes])[:, ::-1]
         useful = (runs[0] >= self.lengths.min(initial=capacity)) & (runs[3] >= self.sizes.min(initial=limit))
-        return runs[:, useful], moves
+        return runs[:, useful], Moves(num_opened=int(counts.sum()))
 
     def num_ready(self, long_rooms: Int64Array) -> list[int]:
         """Return how many of the rooms, which fall, are enough for each class that is not long.
@@ -149,24 +148,27 @@ def _sort_decreasing(lengths: Int64Array) -> tuple[Int64Array, Int64Array]:
     return order, np.subtract(longest, keys, out=keys)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Moves:
     """What a packer did with its classes, as a flat list that grows by three whole numbers a move.
 
     A move (start, num_bins, copies) puts `copies` of the next items into each of the bins from `start` on. Example:
-    items 4, 1, 0, 2, 3 in class order and moves (0, 1, 1), (1, 2, 2): bin 0 is [4], bin 1 is [0, 1], bin 2 is [2, 3].
+    item 4 opens bin 0, and items 1, 0, 2, 3 follow in class order. The moves (0, 1, 2), (1, 2, 1) put 1 and 0 into
+    bin 0, 2 into bin 1, 3 into bin 2.
 
     Attributes:
+        num_opened: items at the front that open a bin of their own each, bin 0 and so on, before all moves.
         flat: list of ints, three a move; the packer appends.
 
     Example:
-        >>> moves = Moves()
-        >>> moves.flat.extend((0, 1, 1))
-        >>> moves.flat.extend((1, 2, 2))
+        >>> moves = Moves(num_opened=1)
+        >>> moves.flat.extend((0, 1, 2))
+        >>> moves.flat.extend((1, 2, 1))
         >>> moves.bins(np.array([4, 1, 0, 2, 3]), np.arange(0)).lists()
-        [[4], [0, 1], [2, 3]]
+        [[0, 1, 4], [2], [3]]
     """
 
+    num_opened: int
     flat: list[int] = field(default_factory=list)
 
     def bins(self, items: Int64Array, lonely: Int64Array) -> Bins:
@@ -180,14 +182,13 @@ class Moves:
             The bins: those of `lonely`, then bin 0 of the moves, and so on.
 
         Example:
-            >>> Moves([0, 1, 2]).bins(np.array([2, 0]), np.array([1])).lists()
+            >>> Moves(num_opened=0, flat=[0, 1, 2]).bins(np.array([2, 0]), np.array([1])).lists()
             [[1], [0, 2]]
         """
         start, num_bins, copies = np.fromiter(self.flat, np.int64, len(self.flat)).reshape(-1, 3).T
         before = np.cumsum(num_bins) - num_bins
-        visited = np.repeat(start - before, num_bins) + np.arange(int(num_bins.sum()))  # bin after bin, move after move
-        numbers = np.repeat(visited, np.repeat(copies, num_bins))
-        if lonely.size:
-            numbers = np.concatenate([np.arange(lonely.size), numbers + lonely.size])
-            items = np.concatenate([lonely, items])
-        return bins_from_numbers(numbers, items)
+        visited = np.repeat(start + lonely.size - before, num_bins)  # bin after bin, move after move
+        visited += np.arange(visited.size)
+        moved = np.repeat(visited, np.repeat(copies, num_bins))
+        numbers = np.concatenate([np.arange(lonely.size + self.num_opened), moved])
+        return bins_from_numbers(numbers, np.concatenate([lonely, items]) if lonely.size else items)
