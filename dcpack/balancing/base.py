@@ -143,6 +143,8 @@ def deal_in_order(
     loads = integer_costs(costs)
     # Where items are fewer than parts, each has a part of its own; the surplus parts cost neither time nor memory.
     num_parts = min(check_int("num_parts", num_parts, minimum=1), loads.size)
+    if not isinstance(equal_size, bool | np.bool_):
+        raise ArgumentError(f"equal_size must be True or False, got {equal_size!r}")
     refined = check_choice("effort", effort, EFFORTS) == "best"
     if num_parts < 2:
         return np.zeros(loads.size, np.int64)

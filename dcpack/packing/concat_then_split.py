@@ -17,6 +17,8 @@ from dcpack.packing.base import check_total
 
 __all__ = ["SplitBins", "concat_then_split"]
 
+_MOST_BINS = 2**28  # some gigabytes; more is a mistake in a length or the capacity
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SplitBins:
@@ -95,6 +97,8 @@ def concat_then_split(
     ends = np.cumsum(padded)
     total = int(padded.sum())
     span = min(capacity // multiple * multiple, max(total, 1))  # a huge capacity is no more than the whole stream
+    if -(-total // span) > _MOST_BINS:
+        raise InfeasibleError(f"{total} padded tokens in bins of {span} are more than {_MOST_BINS} bins")
     if max_sequences is None:
         bin_ends = np.minimum(np.arange(1, -(-total // span) + 1) * span, total)
     else:

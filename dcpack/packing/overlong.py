@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, as_lengths, check_choice, check_int, frozen, list_offenders
+from dcpack._checks import BoolArray, Int64Array, as_lengths, check_choice, check_int, exact_sum, frozen, list_offenders
 from dcpack.errors import InfeasibleError
 
 __all__ = ["OVERLONG_POLICIES", "Pieces", "apply_overlong"]
 
 OVERLONG_POLICIES = ("drop", "error", "single", "split", "truncate")
 """What may become of a sequence that fits in no bin; see `apply_overlong`."""
+
+_MOST_PIECES = 2**28  # some gigabytes; more is a mistake in a length or a capacity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,7 +63,7 @@ class Pieces:
             >>> apply_overlong([5, 2, 9], 4, "truncate").num_dropped_tokens
             6
         """
-        return int(self.dropped.sum())
+        return exact_sum(self.dropped)
 
     @property
     def num_dropped_sequences(self) -> int:
@@ -127,6 +129,12 @@ def apply_overlong(lengths: npt.ArrayLike, fits_at_most: int, policy: str, *, wh
     num_pieces = (kept > 0).astype(np.int64)
     if policy == "split" and limit > 0:
         num_pieces = -(-kept // limit)
+        if exact_sum(num_pieces) > _MOST_PIECES:
+            listed = list_offenders([f"sequence {s} has {checked[s]}" for s in np.flatnonzero(overlong).tolist()])
+            raise InfeasibleError(
+                f"splitting at {limit} tokens{where} would give {exact_sum(num_pieces)} pieces, more than "
+                f"{_MOST_PIECES}: {listed}"
+            )
 
     sequence_ids = np.repeat(np.arange(checked.size), num_pieces)
     first_piece = np.cumsum(num_pieces) - num_pieces

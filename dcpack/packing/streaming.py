@@ -15,6 +15,7 @@ from dcpack.packing.base import Bins, Packer
 __all__ = ["StreamingPacker"]
 
 _VERSION: Final = 1
+_MOST: Final = 2**62
 
 
 class StreamingPacker:
@@ -61,10 +62,12 @@ class StreamingPacker:
         window: int = 8192,
         max_sequences: int | None = None,
     ) -> None:
+        if wrong := [f"{name} = {fn!r}" for name, fn in (("open_at", open_at), ("packer", packer)) if not callable(fn)]:
+            raise ArgumentError(f"open_at and packer must be functions, got {list_offenders(wrong)}")
         self._open_at = open_at
         self._capacity = check_int("capacity", capacity, minimum=1)
         self._packer = packer
-        self._window = check_int("window", window, minimum=1)
+        self._window = check_int("window", window, minimum=1, maximum=_MOST)
         if max_sequences is not None:
             max_sequences = check_int("max_sequences", max_sequences, minimum=1)
         self._max_sequences = max_sequences
@@ -122,13 +125,20 @@ class StreamingPacker:
         if not isinstance(state, dict) or set(state) != {*here, *numbers}:
             found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise ArgumentError(f"state must have the keys {sorted((*here, *numbers))}, got {found}")
-        if other := [f"{k} = {state[k]!r}, but here it is {v!r}" for k, v in here.items() if state[k] != v]:
+        strangers = [k for k, v in here.items() if type(state[k]) is not type(v) or state[k] != v]
+        if other := [f"{k} = {state[k]!r}, but here it is {here[k]!r}" for k in strangers]:
             raise ArgumentError(f"state has {list_offenders(other)}")
-        start, tokens, delivered = (check_int(name, state[name], minimum=0) for name in numbers)
+        start, tokens, delivered = (check_int(name, state[name], minimum=0, maximum=_MOST) for name in numbers)
+        before = self.__dict__.copy()
         self._reader = None
         self._stand_at(start)
         if delivered:
-            self._replay(tokens, delivered)
+            try:
+                self._replay(tokens, delivered)
+            except BaseException:
+                self.__dict__.update(before)  # a state that is refused changes nothing
+                self._reader = None  # but the stream may stand anywhere
+                raise
 
     def _stand_at(self, position: int) -> None:
         """Stand before the window that starts there, nothing of it read yet."""
@@ -172,6 +182,7 @@ class StreamingPacker:
             raise InfeasibleError(f"{text} longer than the capacity of {self._capacity} tokens: {listed}")
         filled = np.flatnonzero(lengths)
         bins = self._packer(lengths[filled], self._capacity, max_sequences=self._max_sequences)
+        _check_bins(bins, lengths[filled], self._capacity)
         self._bins = _in_order(bins, filled + self._start)
         self._num_read, self._num_tokens, self._reader = lengths.size, int(lengths.sum()), reader
 
@@ -180,3 +191,15 @@ def _in_order(bins: Bins, positions: Int64Array) -> list[Int64Array]:
     """Return the positions of each bin, ascending, the bin with the first of all first."""
     members = np.split(positions[bins.items], bins.offsets[1:-1]) if bins.num_bins else []
     return sorted((frozen(np.sort(each)) for each in members), key=lambda each: int(each[0]))
+
+
+def _check_bins(bins: Any, lengths: Int64Array, capacity: int) -> None:
+    """Refuse what a packer of the user's own got wrong: nothing may be lost or over the capacity without a word."""
+    if not isinstance(bins, Bins):
+        raise ArgumentError(f"packer must return Bins, got {type(bins).__name__}")
+    if not np.array_equal(np.sort(bins.items), np.arange(lengths.size)):
+        raise ArgumentError(f"packer must give each of {lengths.size} items once, got {bins.items.size} items")
+    loads = np.add.reduceat(lengths[bins.items], bins.offsets[:-1]) if bins.num_bins else np.zeros(0, np.int64)
+    if over := np.flatnonzero(loads > capacity).tolist():
+        texts = [f"bin {b} holds {loads[b]}" for b in over]
+        raise ArgumentError(f"packer must keep the capacity of {capacity} tokens: {list_offenders(texts)}")

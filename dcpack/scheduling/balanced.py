@@ -23,6 +23,8 @@ from dcpack.scheduling.workload import (
 
 __all__ = ["Balanced"]
 
+_MOST_SLOTS = 2**24  # of one window; more are a mistake in rows_per_rank or microbatch_multiple
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balanced:
@@ -149,6 +151,11 @@ def _join_small(work: Workload, windows: list[Int64Array], bins: int, multiple: 
 
 
 def _refuse_too_few(problem: Problem, items: Int64Array, slots: Slots) -> None:
+    if slots.num_slots > _MOST_SLOTS:
+        raise InfeasibleError(
+            f"{slots.num_microbatches} micro-batches of {slots.num_ranks} bins and {slots.num_rows} rows a rank are "
+            f"{slots.num_slots} bins; at most {_MOST_SLOTS} can be planned"
+        )
     if items.size >= slots.num_slots or problem.on_empty == "dummy":
         return
     rows = f" and {slots.num_rows} rows a rank" if slots.num_rows > 1 else ""

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array, as_lengths, check_choice, check_int, frozen, list_offenders
+from dcpack._checks import (
+    Float64Array,
+    Int64Array,
+    as_lengths,
+    check_choice,
+    check_int,
+    exact_sum,
+    frozen,
+    list_offenders,
+)
 from dcpack.balancing import integer_costs
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
@@ -34,6 +43,8 @@ OBJECTIVES = ("makespan", "variance")
 # A placement from scratch moves most samples. It is taken where it beats the one with few moves by this part of what
 # the reference costs.
 _WORTH_MOVING = 0.01
+# Amounts of a bin are added up in int64; ids are int64 too.
+_MOST = 2**60
 # Exchanges stop this close, relative, to an even share: the rest is not worth moving samples for.
 _CLOSE_ENOUGH = 0.005
 
@@ -63,6 +74,8 @@ class Budget:
         if not isinstance(self.name, str) or not self.name:
             raise ArgumentError(f"name must be a text that is not empty, got {self.name!r}")
         object.__setattr__(self, "amounts", as_lengths(f"amounts of budget {self.name!r}", self.amounts))
+        if (total := exact_sum(self.amounts)) > _MOST:
+            raise ArgumentError(f"amounts of budget {self.name!r} must add up to at most {_MOST}, got {total}")
         object.__setattr__(self, "limit", check_int(f"limit of budget {self.name!r}", self.limit, minimum=0))
 
 
@@ -154,14 +167,16 @@ class LocalGain:
             check_int("balance_group_size", self.balance_group_size, minimum=1)
         if self.rows_per_rank is not None:
             check_int("rows_per_rank", self.rows_per_rank, minimum=1)
-            if hasattr(self.reference, "schedule"):
+            if not isinstance(self.reference, Sequence):
                 raise ArgumentError("rows_per_rank goes with rows as reference, not with a scheduler")
+        if not isinstance(self.budgets, list | tuple):
+            raise ArgumentError(f"budgets must be a sequence of Budget objects, got {self.budgets!r}")
         if wrong := [repr(budget) for budget in self.budgets if not isinstance(budget, Budget)]:
             raise ArgumentError(f"budgets must hold Budget objects, got {list_offenders(wrong)}")
         object.__setattr__(self, "budgets", tuple(self.budgets))
 
     def _check_reference_type(self) -> None:
-        if hasattr(self.reference, "schedule"):
+        if callable(getattr(self.reference, "schedule", None)) and not isinstance(self.reference, type):
             return
         rows = self.reference
         if isinstance(rows, str) or not isinstance(rows, Sequence) or not rows:
@@ -339,10 +354,13 @@ class LocalGain:
 
 
 def _as_ids(rank: int, index: int, row: Any) -> tuple[int, ...]:
-    ids = np.asarray(row)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+    try:
+        ids = np.asarray(row)
+    except ValueError:  # ragged
+        ids = np.zeros((0, 0), np.int64)
+    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or int(ids.max()) > _MOST)):
         raise ArgumentError(f"reference[{rank}][{index}] must be a list of sequence ids, got {row!r}")
-    return tuple(ids.tolist())
+    return tuple(int(i) for i in ids)
 
 
 def _place(slots: Slots, slot: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dcpack._checks import Int64Array, list_offenders
-from dcpack.errors import ArgumentError
+from dcpack.errors import ArgumentError, PlanError
 from dcpack.scheduling.base import MicroBatch, Problem
 from dcpack.scheduling.workload import Slots
 
@@ -79,9 +79,13 @@ def slots_of_microbatches(problem: Problem, microbatches: list[MicroBatch], num_
 
     Returns:
         The slots, and int64[p], the slot of each item.
+
+    Raises:
+        PlanError: items that are unknown, twice or missing, or groups that are not one for each rank of a row.
     """
     num_rows = 1 + max((group.row for groups in microbatches for group in groups), default=0)
     slots = Slots(num_microbatches=len(microbatches), num_ranks=num_ranks, num_rows=num_rows, sync=problem.sync)
+    _check_groups(problem, microbatches, num_ranks, num_rows)
     slot_of = np.empty(problem.lengths.size, np.int64)
     for m, groups in enumerate(microbatches):
         rank_in_row = [0] * num_rows
@@ -89,3 +93,23 @@ def slots_of_microbatches(problem: Problem, microbatches: list[MicroBatch], num_
             slot_of[group.items] = (m * num_rows + group.row) * num_ranks + rank_in_row[group.row]
             rank_in_row[group.row] += 1
     return slots, slot_of
+
+
+def _check_groups(problem: Problem, microbatches: list[MicroBatch], num_ranks: int, num_rows: int) -> None:
+    faults = []
+    for m, groups in enumerate(microbatches):
+        counts = np.bincount([group.row for group in groups], minlength=num_rows).tolist()
+        faults += [f"{n} groups in micro-batch {m}, row {row}" for row, n in enumerate(counts) if n != num_ranks]
+        sizes = {group.cp_size for group in groups} - {problem.cp_sizes[0]}
+        faults += [f"CP size {size} in micro-batch {m}" for size in sorted(sizes)]
+    if faults:
+        wanted = f"{num_ranks} groups of CP size {problem.cp_sizes[0]} in each row"
+        raise PlanError(f"the reference scheduler must give {wanted}: {list_offenders(faults)}")
+    items = np.array([item for groups in microbatches for group in groups for item in group.items], np.int64)
+    unknown = items[(items < 0) | (items >= problem.lengths.size)].tolist()
+    if unknown:
+        raise PlanError(f"the reference scheduler gave unknown items: {list_offenders(list(map(str, unknown)))}")
+    times = np.bincount(items, minlength=problem.lengths.size)
+    if wrong := np.flatnonzero(times != 1).tolist():
+        texts = [f"item {i} {times[i]} times" for i in wrong]
+        raise PlanError(f"the reference scheduler must give each item once: {list_offenders(texts)}")

@@ -161,9 +161,11 @@ def workload_of(
     columns, bounds = [problem.padded[0]], [int(problem.limits[0])]
     if problem.max_sequences is not None:
         columns.append(np.ones_like(problem.lengths))
-        bounds.append(problem.max_sequences)
+        bounds.append(min(problem.max_sequences, max(problem.lengths.size, 1)))
+    # A limit beyond the whole batch is the same as none, and stays within int64 so.
+    bounds += [min(limit, max(int(column.sum()), 1)) for column, limit in zip(amounts, limits, strict=True)]
     table = np.stack([*columns, *amounts], axis=1)
-    limit_of = np.array([*bounds, *limits], np.int64)
+    limit_of = np.array(bounds, np.int64)
     return Workload(costs=costs, amounts=np.where(problem.oversized[:, np.newaxis], limit_of, table), limits=limit_of)
 
 

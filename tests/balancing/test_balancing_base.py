@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -156,3 +158,9 @@ class TestEveryBalancer:
 def test_unknown_balancer_lists_those_there_are() -> None:
     with pytest.raises(ArgumentError, match="balancing method must be one of 'karmarkar_karp', 'lpt', got 'kk'"):
         get_balancer("kk")
+
+
+@pytest.mark.parametrize("equal_size", ["False", None, 1])
+def test_equal_size_is_true_or_false(equal_size: Any) -> None:
+    with pytest.raises(ArgumentError, match="equal_size must be True or False, got"):
+        get_balancer("lpt")([3, 4, 5], 2, equal_size=equal_size)

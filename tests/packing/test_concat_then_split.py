@@ -107,3 +107,8 @@ def test_equals_the_plain_fill(lengths: list[int], blocks: int, multiple: int, l
     if limit is None:
         sizes = [sum(-(-length // multiple) * multiple for *_, length in pieces) for pieces in bins]
         assert all(size == blocks * multiple for size in sizes[:-1])
+
+
+def test_more_bins_than_memory_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match="1125899906842624 padded tokens in bins of 10 are more than"):
+        concat_then_split([2**50], 10)

@@ -152,3 +152,14 @@ def test_every_token_is_in_one_piece_or_dropped(lengths: list[int], limit: int, 
         assert not pieces.oversized.any()
     if policy in ("single", "split"):
         assert pieces.num_dropped_tokens == 0
+
+
+def test_more_pieces_than_memory_are_refused() -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"would give 225179981368526 pieces, .*: sequence 1 has 1125899906842624"
+    ):
+        apply_overlong([3, 2**50], 5, "split")
+
+
+def test_dropped_tokens_are_counted_however_many() -> None:
+    assert apply_overlong([2**62] * 3, 10, "drop").num_dropped_tokens == 3 * 2**62

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dcpack.errors import ArgumentError, InfeasibleError
-from dcpack.packing import StreamingPacker, best_fit_decreasing, first_fit, next_fit
+from dcpack.packing import Bins, StreamingPacker, best_fit_decreasing, first_fit, next_fit
 
 
 def packer_of(lengths: Any, capacity: int = 10, **options: Any) -> StreamingPacker:
@@ -116,7 +116,7 @@ def test_a_state_of_something_else_is_refused() -> None:
         packer.load_state_dict({**state, "version": 9})
     with pytest.raises(ArgumentError, match=r"state must have the keys \['bins_delivered', .*, got \['version'\]"):
         packer.load_state_dict({"version": 1})
-    with pytest.raises(ArgumentError, match="window_start must be at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="window_start must be from 0 to 4611686018427387904, got -1"):
         packer.load_state_dict({**state, "window_start": -1})
 
 
@@ -132,10 +132,52 @@ def test_a_stream_that_changed_is_noticed(changed: list[int]) -> None:
     ("options", "message"),
     [
         ({"capacity": 0}, "capacity must be at least 1, got 0"),
-        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"window": 0}, "window must be from 1 to 4611686018427387904, got 0"),
         ({"max_sequences": 0}, "max_sequences must be at least 1, got 0"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         packer_of([1], **options)
+
+
+def test_a_state_that_is_refused_changes_nothing() -> None:
+    for changes in ({"window_start": 100}, {"window_tokens": 5}):
+        packer = packer_of([6] * 4, window=4)
+        next(packer)
+        with pytest.raises(ArgumentError, match="the stream has changed"):
+            packer.load_state_dict({**packer.state_dict(), **changes})
+        assert drained(packer) == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize("changes", [{"version": True}, {"capacity": 10.0}, {"capacity": np.array([10, 10])}])
+def test_a_state_of_other_types_is_refused(changes: dict[str, Any]) -> None:
+    packer = packer_of([6, 6])
+    with pytest.raises(ArgumentError, match=r"state has (version|capacity) = "):
+        packer.load_state_dict({**packer.state_dict(), **changes})
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="must be functions, got packer = 'next_fit'"):
+        packer_of([6], packer="next_fit")
+    not_a_function: Any = [3, 4]
+    with pytest.raises(ArgumentError, match=r"must be functions, got open_at = \[3, 4\]"):
+        StreamingPacker(not_a_function, 10, packer=next_fit)
+
+
+@pytest.mark.parametrize(
+    ("bin_of", "message"),
+    [
+        ([0], "must give each of 2 items once, got 1 items"),
+        ([0, 0], "must keep the capacity of 10 tokens: bin 0 holds 12"),
+        (None, "must return Bins, got NoneType"),
+    ],
+)
+def test_a_packer_that_is_wrong_is_found_out(bin_of: list[int] | None, message: str) -> None:
+    """Fault: sequences lost, or bins over the capacity, without a word."""
+
+    def wrong(*_: Any, **__: Any) -> Any:
+        return None if bin_of is None else Bins.from_bin_of(np.array(bin_of))
+
+    with pytest.raises(ArgumentError, match=message):
+        next(packer_of([6, 6], packer=wrong))

@@ -342,3 +342,15 @@ def test_an_exchange_uses_time_that_another_meeting_has_to_spare() -> None:
     loads = np.bincount(bins, work.costs, minlength=4).reshape(2, 2)
     assert loads.max(axis=1).tolist() == [20, 1]
     assert np.bincount(bins, minlength=4).max() <= 2
+
+
+def test_more_bins_than_can_be_planned_are_refused() -> None:
+    for options in ({"scheduler": Balanced(rows_per_rank=2**62)}, {"microbatch_multiple": 2**62}):
+        chosen: dict[str, Any] = {"scheduler": Balanced(), **options}
+        with pytest.raises(InfeasibleError, match="9223372036854775808 bins; at most 16777216 can be planned"):
+            dcpack.plan([3, 4, 5], num_ranks=2, capacity=10, on_empty="dummy", **chosen)
+
+
+def test_a_huge_cap_is_none() -> None:
+    plan = dcpack.plan([3, 4, 5], num_ranks=2, capacity=10, scheduler=Balanced(), max_sequences=2**63)
+    assert plan.num_bins == 2

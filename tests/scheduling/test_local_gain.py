@@ -8,9 +8,9 @@ import pytest
 
 import dcpack
 from dcpack.cost import QuadraticCost, RingCost
-from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.plans import Plan
-from dcpack.scheduling import InOrder, MicroBatch, Problem
+from dcpack.scheduling import Balanced, Group, InOrder, MicroBatch, Problem
 from dcpack.scheduling.local_gain import Budget, Decision, LocalGain
 from dcpack.scheduling.overlap import largest_overlap, stay_where_possible
 from dcpack.scheduling.workload import Slots
@@ -410,3 +410,60 @@ def test_bad_budgets_are_refused() -> None:
         decide([5] * 4, 2, 10, reference=REFERENCE, budgets=[Budget(name="images", amounts=[1], limit=1)])
     with pytest.raises(ArgumentError, match="costs must have one value a sequence, 4, got 3"):
         decide([5] * 4, 2, 10, reference=REFERENCE, costs=[1, 1, 1])
+
+
+def test_budgets_that_would_overflow_are_refused() -> None:
+    """Fault: sums that wrap around, so that a bin holds twice its hard limit."""
+    with pytest.raises(
+        ArgumentError, match=r"amounts of budget 'b' must add up to at most 2?\d+, got 36893488147419103232"
+    ):
+        Budget(name="b", amounts=[2**62] * 8, limit=2**62)
+
+
+def test_a_limit_beyond_all_is_none() -> None:
+    budget = Budget(name="b", amounts=[1, 2, 3], limit=2**63)
+    scheduler = LocalGain(reference=[[[0, 1]], [[2]]], budgets=(budget,))
+    assert dcpack.plan([3, 4, 5], num_ranks=2, capacity=10, scheduler=scheduler).num_bins == 2
+
+
+@pytest.mark.parametrize("budgets", [None, 5, {}, Budget(name="b", amounts=[1], limit=1)])
+def test_budgets_that_are_no_sequence_are_refused(budgets: Any) -> None:
+    with pytest.raises(ArgumentError, match="budgets must be a sequence of Budget objects, got"):
+        LocalGain(reference=InOrder(), budgets=budgets)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (Balanced, "reference must be a scheduler or rows"),
+        ([[[0, 1]], [[2, [1]]]], r"reference\[1\]\[0\] must be a list of sequence ids"),
+        ([[[0, 1]], [[2**63]]], r"reference\[1\]\[0\] must be a list of sequence ids"),
+    ],
+)
+def test_references_of_other_types_are_refused(reference: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        LocalGain(reference=reference)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([], r"must give each item once: item 0 0 times, item 1 0 times"),
+        ([[Group(1, [0, 0]), Group(1, [1])]], "must give each item once: item 0 2 times, item 2 0 times"),
+        ([[Group(1, [0]), Group(1, [1]), Group(1, [2])]], "3 groups in micro-batch 0, row 0"),
+        ([[Group(1, [0, 1]), Group(1, [3])]], "unknown items: 3"),
+        ([[Group(2, [0, 1]), Group(1, [2])]], "CP size 2 in micro-batch 0"),
+    ],
+)
+def test_a_reference_scheduler_that_is_wrong_is_found_out(groups: list[MicroBatch], message: str) -> None:
+    class Wrong:
+        name = "wrong"
+
+        def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
+            return legal[:1]
+
+        def schedule(self, problem: Problem) -> list[MicroBatch]:
+            return groups
+
+    with pytest.raises(PlanError, match=message):
+        dcpack.plan([3, 4, 5], num_ranks=2, capacity=10, scheduler=LocalGain(reference=Wrong()))
