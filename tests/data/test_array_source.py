@@ -98,7 +98,7 @@ def test_any_object_with_the_three_methods_is_a_source() -> None:
             return 0
 
         def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-            raise NotImplementedError
+            raise IndexError(index)
 
         def lengths(self) -> np.ndarray:
             return np.zeros(0, np.int64)

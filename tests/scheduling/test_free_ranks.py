@@ -1,37 +1,11 @@
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from problems import problem, seen
 
 from dcpack.cost import RingCost
-from dcpack.scheduling import Group, MicroBatch, Problem
+from dcpack.scheduling import Group
 from dcpack.scheduling.free_ranks import use_free_ranks
 from dcpack.scheduling.timing import GroupTimes
-
-LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0)  # time is tokens / CP size
-
-
-def problem(lengths: list[int], num_ranks: int, **changes: Any) -> Problem:
-    options: dict[str, Any] = {
-        "sequence_ids": np.arange(len(lengths)),
-        "lengths": np.array(lengths, np.int64),
-        "oversized": np.zeros(len(lengths), np.bool_),
-        "num_ranks": num_ranks,
-        "capacity": 100,
-        "cp_sizes": tuple(size for size in (1, 2, 4, 8, 16) if size <= num_ranks),
-        "padding": None,
-        "microbatch_multiple": 1,
-        "max_sequences": None,
-        "on_empty": "error",
-        "cost": LINEAR,
-        "sync": "microbatch",
-    }
-    return Problem(**{**options, **changes})
-
-
-def seen(groups: MicroBatch | None) -> list[tuple[int, list[int]]] | None:
-    return None if groups is None else [(group.cp_size, group.items) for group in groups]
 
 
 def test_bins_are_split_before_anything_is_widened() -> None:

@@ -1,33 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from problems import problem
 
-from dcpack.cost import RingCost
-from dcpack.scheduling import Problem
 from dcpack.scheduling.speeds import deal_speeds
 from dcpack.scheduling.timing import GroupTimes
-
-LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0)  # time is tokens / CP size
-
-
-def problem(lengths: list[int], num_ranks: int, **changes: Any) -> Problem:
-    options: dict[str, Any] = {
-        "sequence_ids": np.arange(len(lengths)),
-        "lengths": np.array(lengths, np.int64),
-        "oversized": np.zeros(len(lengths), np.bool_),
-        "num_ranks": num_ranks,
-        "capacity": 100,
-        "cp_sizes": tuple(size for size in (1, 2, 4, 8, 16) if size <= num_ranks),
-        "padding": None,
-        "microbatch_multiple": 1,
-        "max_sequences": None,
-        "on_empty": "error",
-        "cost": LINEAR,
-        "sync": "microbatch",
-    }
-    return Problem(**{**options, **changes})
 
 
 def test_long_items_choose_the_target_that_wastes_least() -> None:

@@ -1,34 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from problems import problem
 
 from dcpack.cost import RingCost
 from dcpack.padding import PaddingRule
-from dcpack.scheduling import Group, MicroBatch, Problem
+from dcpack.scheduling import Group, MicroBatch
 from dcpack.scheduling.timing import GroupTimes, as_groups
-
-LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0)  # time is tokens / CP size
-
-
-def problem(lengths: list[int], num_ranks: int, **changes: Any) -> Problem:
-    options: dict[str, Any] = {
-        "sequence_ids": np.arange(len(lengths)),
-        "lengths": np.array(lengths, np.int64),
-        "oversized": np.zeros(len(lengths), np.bool_),
-        "num_ranks": num_ranks,
-        "capacity": 100,
-        "cp_sizes": tuple(size for size in (1, 2, 4, 8, 16) if size <= num_ranks),
-        "padding": None,
-        "microbatch_multiple": 1,
-        "max_sequences": None,
-        "on_empty": "error",
-        "cost": LINEAR,
-        "sync": "microbatch",
-    }
-    return Problem(**{**options, **changes})
 
 
 def array(*values: int) -> np.ndarray:
