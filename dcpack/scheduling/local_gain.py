@@ -55,7 +55,7 @@ class Budget:
 
     Args:
         name: for messages.
-        amounts: int64[n], what each sequence takes of it, at least 0.
+        amounts: int64[n], what each sequence takes of it, at least 0, together at most 2**60.
         limit: what a bin holds, at least 0.
 
     Raises:
