@@ -9,6 +9,7 @@ from dcpack.comm.fake import FakeBackend
 from dcpack.comm.faults import Fault
 from dcpack.comm.launch import run_ranks
 from dcpack.comm.registry import BackendStatus, backend_statuses, get_backend, list_backends
+from dcpack.comm.trees import all_gather_trees, broadcast_tree
 
 __all__ = [
     "Backend",
@@ -17,7 +18,9 @@ __all__ = [
     "Counters",
     "FakeBackend",
     "Fault",
+    "all_gather_trees",
     "backend_statuses",
+    "broadcast_tree",
     "get_backend",
     "list_backends",
     "run_ranks",

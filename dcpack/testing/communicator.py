@@ -15,12 +15,13 @@ from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError
 from dcpack.testing.communicator_errors import ERROR_CHECKS
 from dcpack.testing.communicator_groups import GROUP_CHECKS
+from dcpack.testing.communicator_trees import TREE_CHECKS
 from dcpack.testing.communicator_verbs import VERB_CHECKS
 
 __all__ = ["COMMUNICATOR_CHECKS", "check_communicator", "run_communicator_check"]
 
 COMMUNICATOR_CHECKS: dict[str, Callable[[Communicator], None]] = {
-    check.__name__: check for check in (*VERB_CHECKS, *ERROR_CHECKS, *GROUP_CHECKS)
+    check.__name__: check for check in (*VERB_CHECKS, *TREE_CHECKS, *ERROR_CHECKS, *GROUP_CHECKS)
 }
 """All checks by name. They need the package `ml_dtypes`, and hold for groups of any size."""
 

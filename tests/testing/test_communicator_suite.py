@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcpack.comm import Communicator, communicator, membership, run_ranks
+from dcpack.comm import Communicator, communicator, membership, run_ranks, trees
 from dcpack.comm.fake_communicator import FakeCommunicator
 from dcpack.errors import ArgumentError
 from dcpack.testing import COMMUNICATOR_CHECKS, check_communicator, run_communicator_check
@@ -92,7 +92,12 @@ def test_floats_whose_bits_change(monkeypatch: pytest.MonkeyPatch):
         return from_wire
 
     _replace(monkeypatch, "from_wire", make)
-    assert {"all_gather_dtypes", "all_to_all_dtypes", "broadcast_dtypes"} <= _failing_checks()
+    assert {"all_gather_dtypes", "all_to_all_dtypes", "broadcast_dtypes", "broadcast_trees"} <= _failing_checks()
+
+
+def test_a_structure_whose_fault_only_its_sender_hears(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trees, "_encode_or_tell", trees._encode)
+    assert _failing_checks() == {"trees_that_cannot_be_sent"}
 
 
 def test_limit_that_each_rank_takes_for_itself(monkeypatch: pytest.MonkeyPatch):

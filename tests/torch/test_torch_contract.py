@@ -30,6 +30,12 @@ def test_tensors(launch: Callable[..., Any], size: int):
     assert [outcome.result for outcome in outcomes] == [2 * len(TENSOR_DTYPES)] * size, outcomes
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_trees_of_tensors(launch: Callable[..., Any], size: int):
+    outcomes = launch(size, torch_bodies.tensor_trees)
+    assert [outcome.result for outcome in outcomes] == [size * len(TENSOR_DTYPES)] * size, outcomes
+
+
 def test_tensors_share_no_memory(launch: Callable[..., Any]):
     assert [outcome.error for outcome in launch(2, torch_bodies.tensor_memory)] == ["", ""]
 

@@ -17,7 +17,7 @@ from dcpack_torch.wire import TENSOR_DTYPES
 from torch.distributed.device_mesh import init_device_mesh
 
 import dcpack
-from dcpack.comm import Communicator
+from dcpack.comm import Communicator, all_gather_trees, broadcast_tree
 from dcpack.errors import PeerError
 from dcpack.exchange import check_same_plan, exchange_samples, gather_samples, restore
 from dcpack.testing import COMMUNICATOR_CHECKS, run_communicator_check
@@ -96,6 +96,30 @@ def tensors(rank: int, size: int) -> int:
         for part in world.all_gather(given):
             require_same_tensor(part, expected)
             assert not part.requires_grad
+    return num_compared
+
+
+def tensor_trees(rank: int, size: int) -> int:
+    """Tensors of all dtypes and NumPy arrays side by side in one structure, from each root, in rounds too."""
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    num_compared = 0
+    for root in range(size):
+        world.max_message_bytes = 1 << 30 if root else 7
+        given = {name: make_tensor(name, (root + 1, 3), root) for name in TENSOR_DTYPES}
+        odd = [torch.arange(12.0).reshape(3, 4).T, torch.tensor(5), torch.zeros(0, 3), torch.ones(2).requires_grad_()]
+        tree = {"tensors": given, "odd": odd, "array": np.arange(3, dtype=np.int16)}
+        received = broadcast_tree(world, tree if rank == root else None, root)
+        for name, expected in given.items():
+            require_same_tensor(received["tensors"][name], expected)
+            num_compared += 1
+        for actual, expected in zip(received["odd"], odd, strict=True):
+            require_same_tensor(actual, expected.detach())
+        assert isinstance(received["array"], np.ndarray)
+        assert received["array"].tolist() == [0, 1, 2]
+        parts = all_gather_trees(world, [torch.full((rank,), rank)] if rank else None)
+        assert parts[0] is None
+        for member in range(1, size):
+            require_same_tensor(parts[member][0], torch.full((member,), member))
     return num_compared
 
 

@@ -1,0 +1,197 @@
+"""Nested structures of arrays and plain values as one message: a JSON header, then the raw bytes of the arrays.
+
+The message is one buffer of bytes in the memory that the back end moves, so that arrays on a device stay there:
+
+    8 bytes: length of the header | header, JSON | array 0 | array 1 | ...        each part on a multiple of 16 bytes
+
+In the header plain values stand for themselves, and everything else is an object of one key:
+``{"dict": [[key, node], ...]}``, ``{"list": [node, ...]}``, ``{"tuple": [...]}``, ``{"array": [dtype, shape, start,
+stop]}``, and ``{"scalar": [...]}`` for a NumPy scalar. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from dcpack.comm.communicator import Communicator
+from dcpack.errors import ArgumentError
+
+__all__ = ["all_gather_trees", "broadcast_tree"]
+
+_ALIGNMENT = 16
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def broadcast_tree(communicator: Communicator, tree: Any, root: int) -> Any:
+    """Return the root's nested structure on all members, by one broadcast: peers need to know nothing of it.
+
+    Args:
+        communicator: of the group.
+        tree: on the root a dict with str keys, a list or a tuple, of such, or of leaves: arrays that the back end can
+            send, NumPy scalars, None, bool, int of any size, float, str. Ignored elsewhere, where None will do.
+        root: group-local number of the member that sends.
+
+    Returns:
+        On all members, the root included, a structure of the same types that shares no memory with `tree`. Any mapping
+        comes back as a dict, in the order of its keys. Named tuples and other classes are refused. Arrays native to the
+        back end lie on the device that its library uses; arrays that came together keep one buffer alive.
+
+    Raises:
+        PeerError: on all members: some rank failed or called something else, or the root's structure cannot be sent.
+
+    Example:
+        >>> from dcpack.comm import run_ranks
+        >>> batch = {"input_ids": np.array([[1, 2]]), "meta": ("train", 2**70)}
+        >>> run_ranks(2, lambda c: broadcast_tree(c, batch if c.rank == 0 else None, root=0))[1]
+        {'input_ids': array([[1, 2]]), 'meta': ('train', 1180591620717411303424)}
+    """
+    message = _encode_or_tell(communicator, tree) if communicator.rank == root else None
+    return _decode_all(communicator, [communicator.broadcast(message, root)])[0]
+
+
+def all_gather_trees(communicator: Communicator, tree: Any) -> list[Any]:
+    """Return every member's nested structure, in the order of the group, by one all-gather.
+
+    Args:
+        communicator: of the group.
+        tree: what `broadcast_tree` takes. Members may bring structures that differ in everything.
+
+    Raises:
+        PeerError: on all members: some rank failed or called something else, or some structure cannot be sent.
+
+    Example:
+        >>> from dcpack.comm import run_ranks
+        >>> run_ranks(2, lambda c: all_gather_trees(c, {"rows": ["a"] * c.rank}))[0]
+        [{'rows': []}, {'rows': ['a']}]
+    """
+    return _decode_all(communicator, communicator.all_gather(_encode_or_tell(communicator, tree)))
+
+
+def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:
+    """Encode `tree`, or make the call with its error instead, so that the others, who wait in theirs, raise it too."""
+    try:
+        return _encode(communicator, tree)
+    except Exception as error:
+        communicator.agree(error)
+        raise  # not reached: agree raises where it is given an error
+
+
+def _encode(communicator: Communicator, tree: Any) -> Any:
+    """Return the message for `tree`: uint8[n] of the kind that the back end moves."""
+    writer = _Writer(communicator)
+    header = json.dumps(writer.node(tree, "tree"), separators=(",", ":")).encode("ascii")
+    start = _aligned(8 + len(header))
+    prefix = np.zeros(start, np.uint8)
+    prefix[:8] = np.frombuffer(len(header).to_bytes(8, "little"), np.uint8)
+    prefix[8 : 8 + len(header)] = np.frombuffer(header, np.uint8)
+    message = communicator._allocate(start + writer.num_bytes)
+    message[:start] = communicator.to_wire(prefix)[0]
+    for data in writer.parts:
+        end = start + len(data)
+        message[start:end] = data
+        start = _aligned(end)
+        message[end:start] = 0
+    return message
+
+
+def _decode_all(communicator: Communicator, messages: list[Any]) -> list[Any]:
+    """Return the structures in `messages`, which are the same on all members."""
+    readers = [_Reader(communicator, message) for message in messages]
+    if set().union(*(reader.dtypes() for reader in readers)) <= communicator.universal_dtypes:
+        return [reader.tree() for reader in readers]
+    with communicator.guard():  # all see the same names, so all come here: one may not be able to hold such a dtype
+        return [reader.tree() for reader in readers]
+
+
+class _Writer:
+    """Turns a structure into nodes of the header, and collects the bytes of its arrays."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.parts: list[Any] = []
+        self.num_bytes = 0
+
+    def node(self, tree: Any, path: str) -> Any:
+        """Return the node of `tree`; `path` says where it lies."""
+        kind = type(tree)
+        if kind in _PLAIN:
+            return tree
+        if kind is list or kind is tuple:
+            return {kind.__name__: [self.node(value, f"{path}[{i}]") for i, value in enumerate(tree)]}
+        if isinstance(tree, Mapping):
+            return {"dict": [self._item(key, value, path) for key, value in cast(Mapping[Any, Any], tree).items()]}
+        if hasattr(tree, "dtype") and hasattr(tree, "shape"):
+            return {"scalar" if isinstance(tree, np.generic) else "array": self._array(tree, path)}
+        raise ArgumentError(
+            f"{path} is of type {kind.__name__}, which cannot be sent: dicts with str keys, lists, plain tuples, "
+            "arrays, None, bool, int, float and str can"
+        )
+
+    def _item(self, key: Any, value: Any, path: str) -> list[Any]:
+        if type(key) is not str:
+            raise ArgumentError(f"{path} has the key {key!r} ({type(key).__name__}): keys must be str")
+        return [key, self.node(value, f"{path}[{key!r}]")]
+
+    def _array(self, array: Any, path: str) -> list[Any]:
+        try:
+            data, dtype, shape = self.communicator.to_wire(array)
+        except ArgumentError as error:
+            raise ArgumentError(f"{path}: {error}") from error
+        start = self.num_bytes
+        self.parts.append(data)
+        self.num_bytes = _aligned(start + len(data))
+        return [dtype, shape, start, start + len(data)]
+
+
+class _Reader:
+    """Turns a message into the structure in it."""
+
+    def __init__(self, communicator: Communicator, message: Any) -> None:
+        self.communicator = communicator
+        length = int.from_bytes(self._host_bytes(message[:8]), "little")
+        self.header = json.loads(self._host_bytes(message[8 : 8 + length]))
+        self.data = message[_aligned(8 + length) :]
+
+    def _host_bytes(self, part: Any) -> bytes:
+        return self.communicator.from_wire(part, "uint8", (len(part),)).tobytes()
+
+    def dtypes(self) -> set[str]:
+        """Return the names of the dtypes of all arrays."""
+        found: set[str] = set()
+        waiting = [self.header]
+        while waiting:
+            node = waiting.pop()
+            if not isinstance(node, dict):
+                continue
+            ((kind, content),) = node.items()
+            if kind in ("array", "scalar"):
+                found.add(content[0])
+            else:
+                waiting.extend(value for _, value in content) if kind == "dict" else waiting.extend(content)
+        return found
+
+    def tree(self) -> Any:
+        """Return the structure."""
+        return self._value(self.header)
+
+    def _value(self, node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        ((kind, content),) = node.items()
+        if kind == "dict":
+            return {key: self._value(value) for key, value in content}
+        if kind in ("list", "tuple"):
+            values = [self._value(value) for value in content]
+            return values if kind == "list" else tuple(values)
+        dtype, shape, start, stop = content
+        array = self.communicator.from_wire(self.data[start:stop], dtype, tuple(shape))
+        return array[()] if kind == "scalar" else array
+
+
+def _aligned(num_bytes: int) -> int:
+    """Return `num_bytes` rounded up to the alignment."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
