@@ -20,7 +20,8 @@ Nearly all merges are of a row and one item, since a row that was just merged te
 need no sorting. While the row has empty parts, the item gets one, and the row stays sorted: whole blocks of items are
 appended at once. When it has none left, the item goes to the smallest sum, which a heap of the sums tells. Such a run
 of items goes on for as long as the row and the next item are the two largest spreads, so it gives what merging them one
-by one gives. About n / num_parts rows are left to be merged in NumPy.
+by one gives. About n / num_parts rows are left to be merged in NumPy, or in `block_differencing` where they are short
+from the start.
 
 Which item is in which part is not carried along. Each step remembers its children and its order, and the parts are
 dealt out from the last step down to the items.
@@ -36,6 +37,7 @@ import numpy.typing as npt
 
 from dcpack._checks import Int64Array
 from dcpack.balancing.base import deal_in_order
+from dcpack.balancing.block_differencing import MAX_PARTS, deal_blocks
 
 __all__ = ["karmarkar_karp"]
 
@@ -89,6 +91,8 @@ def _deal(costs: Int64Array, num_parts: int, equal_size: bool) -> Int64Array:
     # all others and are cut off again below, so that no part misses more than one.
     padded = np.zeros(-(-costs.size // num_parts) * num_parts, np.int64)
     padded[: costs.size] = costs
+    if num_parts <= MAX_PARTS:
+        return deal_blocks(padded, num_parts)[: costs.size]
     differencing = _Differencing(padded, num_parts)
     differencing.start_from_blocks()
     return differencing.deal()[: costs.size]
