@@ -74,7 +74,7 @@ def merge_groups(
         >>> merge_groups([6, 3, 5], [7, 5, 7], 10)
         Traceback (most recent call last):
         ...
-        dcpack.errors.InfeasibleError: 1 group does not fit in a bin of 10 tokens: group 7 has 11 in 2 sequences
+        dcpack.errors.InfeasibleError: 1 group does not fit in a bin of 10 tokens: group 7 has 11 tokens in 2 entries
     """
     checked = check_packing(lengths, capacity, max_sequences, alone)
     names = as_lengths("groups", groups)
@@ -101,7 +101,7 @@ def _refuse_unfit(
     unfit = shared & ((totals > checked.capacity) | (sizes > checked.max_sequences) | has_lonely)
     if not unfit.any():
         return
-    offenders = [f"group {names[g]} has {totals[g]} in {sizes[g]} sequences" for g in np.flatnonzero(unfit)]
+    offenders = [f"group {names[g]} has {totals[g]} tokens in {sizes[g]} entries" for g in np.flatnonzero(unfit)]
     limits = f"{capacity} tokens"
     if np.any(shared & (sizes > checked.max_sequences)):
         limits += f" and {checked.max_sequences} sequence{'' if checked.max_sequences == 1 else 's'}"

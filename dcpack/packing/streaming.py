@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any, Final, Self
 
 import numpy as np
@@ -11,11 +11,14 @@ import numpy as np
 from dcpack._checks import Int64Array, as_lengths, check_int, frozen, list_offenders
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.packing.base import Bins, Packer
+from dcpack.packing.groups import merge_groups
 
 __all__ = ["StreamingPacker"]
 
 _VERSION: Final = 1
 _MOST: Final = 2**62
+_Entry = tuple[int, int | None]
+"""The length and the group of a sequence; no group where there are none."""
 
 
 class StreamingPacker:
@@ -35,10 +38,15 @@ class StreamingPacker:
         packer: packs a window; any of `dcpack.packing.PACKERS`, or your own.
         window: sequences that are read and packed together, at least 1.
         max_sequences: sequences that a bin holds at most; None is no limit.
+        groups_at: gives the group of each sequence from a position on, any whole numbers from 0; neighbours of one
+            number share a bin. A window then ends before the group that it would cut. Groups whose sequences do not
+            stand one after another are not seen as one across windows. None is no groups.
 
     Raises:
-        ArgumentError: an argument of the wrong type or range, or lengths in the stream that are no lengths.
-        InfeasibleError: sequences of a window are over the capacity; all are named by their position in the stream.
+        ArgumentError: an argument of the wrong type or range, lengths in the stream that are no lengths, groups that
+            end before the lengths, or a group that is longer than a window.
+        InfeasibleError: sequences or groups of a window are over the capacity; all are named, sequences by their
+            position in the stream.
 
     Example:
         >>> from dcpack.packing import best_fit_decreasing
@@ -51,6 +59,10 @@ class StreamingPacker:
         >>> again.load_state_dict(state)
         >>> list(again)
         [array([1, 2]), array([4])]
+        >>> pairs = [0, 0, 1, 1, 2]  # sequences of one pair share a bin
+        >>> whole = {"packer": best_fit_decreasing, "groups_at": lambda at: pairs[at:]}
+        >>> list(StreamingPacker(lambda at: lengths[at:], 10, **whole))
+        [array([0, 1]), array([2, 3]), array([4])]
     """
 
     def __init__(
@@ -61,17 +73,23 @@ class StreamingPacker:
         packer: Packer,
         window: int = 8192,
         max_sequences: int | None = None,
+        groups_at: Callable[[int], Iterable[int]] | None = None,
     ) -> None:
-        if wrong := [f"{name} = {fn!r}" for name, fn in (("open_at", open_at), ("packer", packer)) if not callable(fn)]:
-            raise ArgumentError(f"open_at and packer must be functions, got {list_offenders(wrong)}")
+        functions = {"open_at": open_at, "packer": packer}
+        if groups_at is not None:
+            functions["groups_at"] = groups_at
+        if wrong := [f"{name} = {fn!r}" for name, fn in functions.items() if not callable(fn)]:
+            raise ArgumentError(f"{', '.join(functions)} must be functions, got {list_offenders(wrong)}")
         self._open_at = open_at
+        self._groups_at = groups_at
         self._capacity = check_int("capacity", capacity, minimum=1)
         self._packer = packer
         self._window = check_int("window", window, minimum=1, maximum=_MOST)
         if max_sequences is not None:
             max_sequences = check_int("max_sequences", max_sequences, minimum=1)
         self._max_sequences = max_sequences
-        self._reader: Iterator[int] | None = None
+        self._reader: Iterator[_Entry] | None = None
+        self._ahead: list[_Entry] = []  # what the reader gave beyond the window
         self._stand_at(0)
 
     def __iter__(self) -> Self:
@@ -108,8 +126,8 @@ class StreamingPacker:
             state: what `state_dict` gave.
 
         Raises:
-            ArgumentError: not such a state, one of another recipe (capacity, window, max_sequences, packer), or the
-                stream gives other lengths than it did.
+            ArgumentError: not such a state, one of another recipe (capacity, window, max_sequences, packer, groups),
+                or the stream gives other lengths than it did.
 
         Example:
             >>> from dcpack.packing import next_fit
@@ -154,6 +172,7 @@ class StreamingPacker:
             "window": self._window,
             "max_sequences": self._max_sequences,
             "packer": getattr(self._packer, "__name__", type(self._packer).__name__),
+            "groups": self._groups_at is not None,
         }
 
     def _replay(self, tokens: int, delivered: int) -> None:
@@ -171,20 +190,78 @@ class StreamingPacker:
 
     def _read_window(self) -> None:
         """Read and pack the window at `_start`; StopIteration where the stream ends there."""
-        reader = iter(self._open_at(self._start)) if self._reader is None else self._reader
+        reader = self._open() if self._reader is None else self._reader
         self._reader = None  # opened again after a failure, as it may stand anywhere
-        lengths = as_lengths(f"lengths from position {self._start} on", list(islice(reader, self._window)))
-        if lengths.size == 0:
+        entries, ahead = self._take_window(reader)
+        if not entries:
             raise StopIteration
+        lengths = as_lengths(f"lengths from position {self._start} on", [length for length, _ in entries])
         if over := np.flatnonzero(lengths > self._capacity).tolist():
             listed = list_offenders([f"sequence {self._start + i} has {lengths[i]}" for i in over])
             text = "1 sequence is" if len(over) == 1 else f"{len(over)} sequences are"
             raise InfeasibleError(f"{text} longer than the capacity of {self._capacity} tokens: {listed}")
         filled = np.flatnonzero(lengths)
-        bins = self._packer(lengths[filled], self._capacity, max_sequences=self._max_sequences)
-        _check_bins(bins, lengths[filled], self._capacity)
+        bins = self._pack(lengths[filled], [entries[i][1] for i in filled.tolist()])
         self._bins = _in_order(bins, filled + self._start)
-        self._num_read, self._num_tokens, self._reader = lengths.size, int(lengths.sum()), reader
+        self._num_read, self._num_tokens = lengths.size, int(lengths.sum())
+        self._reader, self._ahead = reader, ahead
+
+    def _open(self) -> Iterator[_Entry]:
+        """Read lengths, and groups where there are any, from the start of the window on."""
+        self._ahead = []
+        lengths = iter(self._open_at(self._start))
+        if self._groups_at is None:
+            return ((length, None) for length in lengths)
+        return _in_pairs(lengths, iter(self._groups_at(self._start)), self._start)
+
+    def _take_window(self, reader: Iterator[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
+        """Read a window, and with groups the sequence behind it, which may belong to its last group.
+
+        Returns:
+            What is in the window, and what was read beyond it.
+
+        Raises:
+            ArgumentError: a group that is longer than the window.
+        """
+        stream = chain(self._ahead, reader)
+        entries = list(islice(stream, self._window))
+        if self._groups_at is None:
+            return entries, []
+        beyond = list(islice(stream, 1))  # never more than a window is left over from the last one
+        if not beyond or entries[-1][1] != beyond[0][1]:
+            return entries, beyond
+        end = len(entries)
+        while end and entries[end - 1][1] == beyond[0][1]:
+            end -= 1
+        if end == 0:
+            raise ArgumentError(
+                f"window must hold every group whole, got {self._window}: from position {self._start} on group "
+                f"{beyond[0][1]} has more sequences"
+            )
+        return entries[:end], entries[end:] + beyond
+
+    def _pack(self, lengths: Int64Array, groups: list[Any]) -> Bins:
+        """Pack what is not empty of a window, and check what the packer made of it."""
+        if self._groups_at is None:
+            bins = self._packer(lengths, self._capacity, max_sequences=self._max_sequences)
+            _check_bins(bins, lengths, self._capacity)
+            return bins
+        merged = merge_groups(lengths, groups, self._capacity, max_sequences=self._max_sequences)
+        bins = self._packer(merged.lengths, self._capacity, max_sequences=self._max_sequences, sizes=merged.sizes)
+        _check_bins(bins, merged.lengths, self._capacity)
+        return merged.apart(bins)
+
+
+def _in_pairs(lengths: Iterator[int], groups: Iterator[int], start: int) -> Iterator[_Entry]:
+    """Pair lengths with their groups; an error where one ends before the other."""
+    for position in count(start):
+        length, group = next(lengths, None), next(groups, None)
+        if length is None and group is None:
+            return
+        if length is None or group is None:
+            first, last = ("groups_at", "open_at") if group is None else ("open_at", "groups_at")
+            raise ArgumentError(f"{first} must give as many as {last}, but ends at position {position}")
+        yield length, group
 
 
 def _in_order(bins: Bins, positions: Int64Array) -> list[Int64Array]:

@@ -27,15 +27,15 @@ def test_groups_that_fit_nowhere_are_all_named() -> None:
     with pytest.raises(
         InfeasibleError,
         match=r"^2 groups do not fit in a bin of 10 tokens: "
-        r"group 7 has 11 in 2 sequences, group 3 has 12 in 3 sequences$",
+        r"group 7 has 11 tokens in 2 entries, group 3 has 12 tokens in 3 entries$",
     ):
         merge_groups([6, 4, 4, 4, 5, 10], [7, 3, 3, 3, 7, 1], 10)
     with pytest.raises(
         InfeasibleError,
-        match=r"^1 group does not fit in a bin of 10 tokens and 2 sequences: group 3 has 3 in 3 sequences$",
+        match=r"^1 group does not fit in a bin of 10 tokens and 2 sequences: group 3 has 3 tokens in 3 entries$",
     ):
         merge_groups([1, 1, 1, 5], [3, 3, 3, 4], 10, max_sequences=2)
-    with pytest.raises(InfeasibleError, match="group 0 has 2 in 2 sequences"):
+    with pytest.raises(InfeasibleError, match="group 0 has 2 tokens in 2 entries"):
         merge_groups([1, 1], [0, 0], 10, alone=[True, False])
 
 

@@ -52,15 +52,15 @@ def test_every_effort_keeps_groups_caps_padding_and_oversized_ones(effort: str) 
 
 @pytest.mark.parametrize("method", ["best_fit_decreasing", "first_fit_decreasing", "first_fit", "next_fit"])
 def test_a_group_over_the_capacity_is_named(method: str) -> None:
-    with pytest.raises(InfeasibleError, match=r"not fit in a bin of 10 tokens: group 4 has 12 in 2 sequences$"):
+    with pytest.raises(InfeasibleError, match=r"not fit in a bin of 10 tokens: group 4 has 12 tokens in 2 entries$"):
         dcpack.pack([6, 3, 6], capacity=10, groups=[4, 9, 4], method=method)
     assert dcpack.pack([5, 3, 5], capacity=10, groups=[4, 9, 4], method=method).num_bins == 2
 
 
 def test_an_oversized_sequence_cannot_share_its_bin_with_its_group() -> None:
-    with pytest.raises(InfeasibleError, match=r"group 4 has 15 in 2 sequences$"):
+    with pytest.raises(InfeasibleError, match=r"group 4 has 15 tokens in 2 entries$"):
         dcpack.pack([12, 3, 3], capacity=10, groups=[4, 4, 9], overlong="single")
-    with pytest.raises(InfeasibleError, match=r"group 4 has 15 in 3 sequences$"):
+    with pytest.raises(InfeasibleError, match=r"group 4 has 15 tokens in 3 entries$"):
         dcpack.pack([12, 3, 3], capacity=10, groups=[4, 4, 9], overlong="split")
     plan = dcpack.pack([12, 3, 3], capacity=10, groups=[4, 4, 9], overlong="drop")
     assert plan.dropped.tolist() == [12, 0, 0]

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.packing import Bins, StreamingPacker, best_fit_decreasing, first_fit, next_fit
@@ -181,3 +183,70 @@ def test_a_packer_that_is_wrong_is_found_out(bin_of: list[int] | None, message: 
 
     with pytest.raises(ArgumentError, match=message):
         next(packer_of([6, 6], packer=wrong))
+
+
+# Groups.
+
+
+def grouped(lengths: list[int], groups: list[Any], capacity: int = 10, **options: Any) -> StreamingPacker:
+    return packer_of(lengths, capacity, groups_at=lambda at: groups[at:], **options)
+
+
+def test_groups_share_a_bin_and_no_window_cuts_them() -> None:
+    # A window of 3 would cut group 8 behind its first sequence: it ends at 2, and the next starts with the 4.
+    lengths, groups = [6, 3, 4, 2, 2, 9], [7, 7, 8, 8, 8, 9]
+    assert drained(grouped(lengths, groups, window=3)) == [[0, 1], [2, 3, 4], [5]]
+    assert drained(grouped(lengths, groups)) == [[0, 1], [2, 3, 4], [5]]
+    assert drained(packer_of(lengths)) == [[0, 2], [1, 3, 4], [5]]  # without groups
+    assert drained(grouped([1, 1, 1, 1], [0, 0, 1, 1], max_sequences=3)) == [[0, 1], [2, 3]]
+    assert drained(grouped([0, 2, 0, 3], [0, 0, 1, 1])) == [[1, 3]]  # empty sequences are in no bin
+
+
+@given(data=st.data())
+def test_groups_stay_whole_over_windows_and_resumes(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 4), max_size=12))
+    groups = [group for group, size in enumerate(sizes) for _ in range(size)]
+    lengths = data.draw(st.lists(st.integers(0, 5), min_size=len(groups), max_size=len(groups)))
+    window = data.draw(st.integers(4, 9))
+
+    def new() -> StreamingPacker:
+        return grouped(lengths, groups, 20, window=window)
+
+    bins = drained(new())
+    assert sorted(chain.from_iterable(bins)) == np.flatnonzero(lengths).tolist()
+    bin_of = {position: b for b, members in enumerate(bins) for position in members}
+    assert len({(groups[position], b) for position, b in bin_of.items()}) == len({groups[p] for p in bin_of})
+    assert all(sum(lengths[position] for position in members) <= 20 for members in bins)
+    stopped = new()
+    done = data.draw(st.integers(0, len(bins)))
+    for _ in range(done):
+        next(stopped)
+    resumed = new()
+    resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    assert drained(resumed) == bins[done:]
+    assert drained(stopped) == bins[done:]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "groups", "message"),
+    [
+        ([1] * 3, [5] * 3, "window must hold every group whole, got 2: from position 0 on group 5 has more sequences"),
+        ([1, 1, 1], [5, 6], "groups_at must give as many as open_at, but ends at position 2"),
+        ([1], [5, 6], "open_at must give as many as groups_at, but ends at position 1"),
+        ([1, 1], [5, -6], r"groups must be at least 0: groups\[1\] = -6"),
+    ],
+)
+def test_bad_groups_are_named(lengths: list[int], groups: list[int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        drained(grouped(lengths, groups, window=2))
+
+
+def test_a_group_over_the_capacity_is_named() -> None:
+    message = "1 group does not fit in a bin of 10 tokens: group 3 has 11 tokens in 2 entries"
+    with pytest.raises(InfeasibleError, match=message):
+        next(grouped([5, 6, 1], [3, 3, 4]))
+
+
+def test_a_state_with_groups_is_not_one_without() -> None:
+    with pytest.raises(ArgumentError, match="state has groups = True, but here it is False"):
+        packer_of([6]).load_state_dict(grouped([6], [0]).state_dict())
