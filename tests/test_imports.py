@@ -311,7 +311,7 @@ def test_public_names_exist_and_are_documented(module: str) -> None:
 
 
 def test_every_package_of_algorithms_says_what_is_public() -> None:
-    for name in ("balancing", "comm", "cost", "exchange", "packing", "scheduling", "sharding"):
+    for name in ("balancing", "comm", "cost", "exchange", "export", "packing", "scheduling", "sharding"):
         assert f"dcpack.{name}" in PUBLIC
 
 
