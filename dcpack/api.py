@@ -213,7 +213,7 @@ def plan(
     *,
     num_ranks: int,
     capacity: int,
-    scheduler: str | Scheduler = "packing_aware",
+    scheduler: str | Scheduler = "dynamic_cp",
     cost: CostModel | None = None,
     cp_sizes: str | Sequence[int] = "powers_of_two",
     min_cp_size: int = 1,
@@ -233,7 +233,7 @@ def plan(
         lengths: int64[n], real tokens of every sequence of the global batch; sequences of length 0 end in no bin.
         num_ranks: ranks of the DPxCP domain.
         capacity: padded tokens of one row on one rank.
-        scheduler: ``"packing_aware"``, ``"dynamic_cp"``, ``"balanced"``, ``"local_gain"``, ``"in_order"``, or an object
+        scheduler: ``"dynamic_cp"``, ``"packing_aware"``, ``"balanced"``, ``"local_gain"``, ``"in_order"``, or an object
             of your own (`dcpack.scheduling.Scheduler`).
         cost: the cost model that prices `Plan.bounds`, and that says how many ranks a node has; default
             `DEFAULT_COST`, a 7B-class model on H100. `dynamic_cp`, `balanced` and `local_gain` minimise it;

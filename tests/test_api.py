@@ -161,13 +161,18 @@ def test_a_plan_with_nothing_but_lengths_ranks_and_capacity() -> None:
     assert set(plan.bounds) == {"work", "longest", "step_time", "num_microbatches"}
 
 
-def test_the_default_cost_prices_the_bounds_only() -> None:
+def test_the_default_cost_is_a_7b_class_model_on_h100() -> None:
     lengths = [150, 60, 30]
-    default = dcpack.plan(lengths, num_ranks=4, capacity=100)
-    ring = dcpack.plan(lengths, num_ranks=4, capacity=100, cost=RingCost())
-    square = dcpack.plan(lengths, num_ranks=4, capacity=100, cost=QuadraticCost())
-    assert default.digest() == ring.digest() == square.digest()
-    same = dcpack.plan(lengths, num_ranks=4, capacity=100, cost=get_cost("llama3-8b@h100"))
+    options: dict[str, Any] = {"num_ranks": 4, "capacity": 100}
+    rule = {**options, "scheduler": "packing_aware"}
+    default = dcpack.plan(lengths, **options)
+    same = dcpack.plan(lengths, **options, cost=get_cost("llama3-8b@h100"))
+    assert default.digest() == same.digest()
+    ring = dcpack.plan(lengths, **rule, cost=RingCost())
+    square = dcpack.plan(lengths, **rule, cost=QuadraticCost())
+    # packing_aware decides by a rule of its own: costs price its bounds only.
+    assert dcpack.plan(lengths, **rule).digest() == ring.digest() == square.digest()
+    assert default.digest() == dcpack.plan(lengths, **options, scheduler="dynamic_cp").digest()
     assert dict(default.bounds) == dict(same.bounds)
     assert default.bounds["work"] != ring.bounds["work"]
     # (150 ** 2 + 60 ** 2 + 30 ** 2) / 4 of work; the longest takes 150 ** 2 / 4 on all ranks

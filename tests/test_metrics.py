@@ -51,14 +51,14 @@ def _check_floats(metrics: dict[str, float], keys: list[str]) -> None:
 
 def test_a_plan_by_hand() -> None:
     # 150 over ranks 0 and 1, 60 and 30 together over ranks 2 and 3; work L * L / cp: 11250 and 2250 a rank.
-    plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100, cost=dcpack.RingCost())
+    plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100, cost=dcpack.RingCost(), scheduler="packing_aware")
     assert plan.to_sample_id_groups() == [[[0], [0], [1, 2], [1, 2]]]
     metrics = plan_metrics(plan, QuadraticCost())
     _check_floats(metrics, PLAN_KEYS)
     # The bound was priced by the cost that `plan` was given, 24576 a token and L * L: the work shared by 4 ranks,
     # (240 * 24576 + 27000) / 4. A plan is judged by the cost that it was made for.
     assert plan.bounds["step_time"] == 240 * 24576 / 4 + 27000 / 4
-    plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100, cost=QuadraticCost())
+    plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100, cost=QuadraticCost(), scheduler="packing_aware")
     # Now the bound is 27000 / 4, above 150 * 150 / 4.
     assert plan_metrics(plan, QuadraticCost()) == pytest.approx(
         {

@@ -156,11 +156,16 @@ def _packing_aware(cluster: Cluster, lengths: Int64Array) -> Planned:
     return Planned.of(cluster.plan(lengths, scheduler="packing_aware"))
 
 
+def _dynamic_cp(cluster: Cluster, lengths: Int64Array) -> Planned:
+    return Planned.of(cluster.plan(lengths, scheduler="dynamic_cp"))
+
+
 STRATEGIES: dict[str, Callable[[Cluster, Int64Array], Planned]] = {
     "pad to longest": _pad_to_longest,
     "static CP": _static_cp,
     "in_order": _in_order,
     "packing_aware": _packing_aware,
+    "dynamic_cp": _dynamic_cp,
 }
 """The strategies by name, from the wasteful to the best."""
 

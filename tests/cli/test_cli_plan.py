@@ -23,7 +23,7 @@ Run = Callable[..., Any]
 
 LENGTHS = [4, 2, 6, 3, 16, 7, 30, 9, 1, 5, 5, 12]
 ARGUMENTS = ("--ranks", "4", "--capacity", "16", "--cost", "quadratic")
-NAMES = ("pad-to-longest", "static-cp", "in_order", "packing_aware")
+NAMES = ("pad-to-longest", "static-cp", "in_order", "packing_aware", "dynamic_cp")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _plan(lengths: Any = LENGTHS, **options: Any) -> Plan:
         "cost": QuadraticCost(),
         "padding": PaddingRule(),
         "on_empty": "dummy",
-        "scheduler": "packing_aware",
+        "scheduler": "dynamic_cp",
     }
     return dcpack.plan(lengths, **{**defaults, **options})
 
@@ -164,7 +164,7 @@ def test_options_plan_as_the_library_does(
     assert Plan.load(saved).first_difference(expected) is None
     assert Plan.load(saved).digest() == expected.digest()
     assert expected.digest() != _plan().digest()  # the option has something to say here
-    (step,) = _strategies(done.out)["packing_aware"]["steps"]
+    (step,) = _strategies(done.out)["dynamic_cp"]["steps"]
     assert step["num_microbatches"] == expected.num_microbatches
     assert step["step_time"] == expected.simulate(QuadraticCost())
 
@@ -183,7 +183,7 @@ def test_a_cost_model_of_ones_own(file: Path, tmp_path: Path, cli: Run) -> None:
     cost = get_cost(json.loads(spec.read_text()))
     done = cli("plan", file, *ARGUMENTS, "--cost", spec, "--json")
     assert json.loads(done.out)["time_unit"] == "s"
-    (step,) = _strategies(done.out)["packing_aware"]["steps"]
+    (step,) = _strategies(done.out)["dynamic_cp"]["steps"]
     plan = _plan(cost=cost)
     assert step["step_time"] == plan.simulate(cost)
     assert step["bound"] == plan.bounds["step_time"]
@@ -208,7 +208,8 @@ def test_the_json_agrees_with_plans_made_directly(sync: str, file: Path, cli: Ru
     batches = [LENGTHS[:5], LENGTHS[5:10], LENGTHS[10:]]
     # The longest of the steps are 16, 30 and 12: they take 1, 2 and 1 ranks.
     for name, chosen in {
-        "packing_aware": [{}, {}, {}],
+        "dynamic_cp": [{"sync": sync}] * 3,
+        "packing_aware": [{"scheduler": "packing_aware"}] * 3,
         "in_order": [{"scheduler": "in_order", "cp_sizes": (1,)}] * 3,
         "static CP": [{"scheduler": "in_order", "cp_sizes": (size,)} for size in (1, 2, 1)],
     }.items():
@@ -253,16 +254,18 @@ def test_the_table_by_hand(tmp_path: Path, cli: Run) -> None:
     assert lines[1] == "2 ranks, capacity 10 tokens a rank, cost quadratic, sync microbatch"
     assert lines[3].split() == "micro- cut utili- max/mean mean step time bound above planning".split()
     assert lines[4].split() == "strategy batches sequences padding zation work CP (cost) (cost) bound (ms/step)".split()
-    rows = {name: line for name in STRATEGIES for line in lines[6:10] if line.startswith(name)}
+    rows = {name: line for name in STRATEGIES for line in lines[6:11] if line.startswith(name)}
     assert list(rows) == list(STRATEGIES)
     # 36, then 16 * 16 / 2 on both ranks: 128. Bounds 32.5 and 128.
     assert rows["packing_aware"].split()[:-1] == "packing_aware 2 0 0.0% 77.5% 1.02 1.52 82 80.25 2.2%".split()
+    # Both ranks over all would pad 4, 2, 6 and 3 to multiples of 4: (3 * 16 + 64) / 2 is more than 36.
+    assert rows["dynamic_cp"].split()[:-1] == "dynamic_cp 2 0 0.0% 77.5% 1.02 1.52 82 80.25 2.2%".split()
     assert rows["in_order"].startswith("in_order       - 1 sequence is longer than the limit of 10 tokens")
     assert rows["static CP"].split()[:-1] == "static CP 2 0 0.0% 77.5% 1.08 1.52 86.5 82 5.5%".split()
     # The steps, each strategy's time and its distance from its bound; the strategy that failed is not among them.
     steps = [line.split() for line in lines[lines.index("") + 1 :][-2:]]
-    assert steps[0] == "0 4 15 6 52 44.4% 45 25.0% 36 10.8%".split()
-    assert steps[1] == "1 1 16 16 128 0.0% 128 0.0% 128 0.0%".split()
+    assert steps[0] == "0 4 15 6 52 44.4% 45 25.0% 36 10.8% 36 10.8%".split()
+    assert steps[1] == "1 1 16 16 128 0.0% 128 0.0% 128 0.0% 128 0.0%".split()
 
 
 def test_only_the_first_steps_are_listed_unless_all_are_asked_for(file: Path, cli: Run) -> None:
@@ -327,6 +330,7 @@ def test_a_strategy_that_cannot_says_why_in_its_row(file: Path, cli: Run) -> Non
         "pad to longest",
         "static CP",
         "packing_aware",
+        "dynamic_cp",
     ]
 
 
@@ -340,7 +344,7 @@ def test_where_no_strategy_can_the_command_fails(more: tuple[str, ...], tmp_path
         assert all("sequence 2 has 65" in strategy["failure"] for strategy in _strategies(done.out).values())
     else:
         reasons = [line for line in done.out.splitlines() if line.endswith("sequence 2 has 65")]
-        assert [line.split(": ")[0] for line in reasons[-4:]] == list(STRATEGIES)
+        assert [line.split(": ")[0] for line in reasons[-5:]] == list(STRATEGIES)
     assert not (tmp_path / "plan.npz").exists()
 
 
@@ -439,9 +443,9 @@ def test_the_step_that_is_saved(step: int, batch: list[int], file: Path, tmp_pat
     ("schedulers", "options"),
     [
         (("packing_aware", "static-cp"), {"scheduler": "in_order", "cp_sizes": (2,)}),
-        (("static-cp", "packing_aware"), {}),
+        (("static-cp", "dynamic_cp"), {}),
         # The last one cannot plan 30 tokens on one rank: the one before it is saved.
-        (("packing_aware", "in_order"), {}),
+        (("packing_aware", "in_order"), {"scheduler": "packing_aware"}),
     ],
 )
 def test_the_last_strategy_that_could_is_saved(
@@ -464,7 +468,7 @@ def test_a_picture_of_the_step(file: Path, tmp_path: Path, cli: Run, monkeypatch
     image = tmp_path / "step.png"
     done = cli("plan", file, *ARGUMENTS, "--global-batch-size", 6, "--step", 1, "--sync", "step", "--image", image)
     assert (done.code, done.err) == (0, "")
-    assert drawn == [(_plan(LENGTHS[6:]).digest(), "packing_aware, step 1, 4 ranks", "step")]
+    assert drawn == [(_plan(LENGTHS[6:], sync="step").digest(), "dynamic_cp, step 1, 4 ranks", "step")]
     data = image.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(data) > 5000

@@ -29,7 +29,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def _plan() -> Plan:
     """CP sizes 1, 2 and 4 in several micro-batches on four ranks."""
-    return dcpack.plan([39, 15, 9, 8, 4, 3, 19, 10], num_ranks=4, capacity=10, cost=COST)
+    return dcpack.plan([39, 15, 9, 8, 4, 3, 19, 10], num_ranks=4, capacity=10, cost=COST, scheduler="packing_aware")
 
 
 def _hand() -> Plan:
@@ -148,7 +148,7 @@ def test_one_bar_a_bin_coloured_by_cp_size(sync: str, figures: list[Any]) -> Non
 
 def test_more_cp_sizes_than_colours(figures: list[Any]) -> None:
     lengths = [100 * size for size in range(1, 10)]
-    plan = dcpack.plan(lengths, num_ranks=45, capacity=100, cp_sizes="any", cost=COST)
+    plan = dcpack.plan(lengths, num_ranks=45, capacity=100, cp_sizes="any", cost=COST, scheduler="packing_aware")
     assert len(set(plan.cp_size.tolist())) == 9
     save_plan_picture("a.png", plan, COST)
     names = _legend(figures[0])
