@@ -249,7 +249,7 @@ def compare_strategies(
         lengths = as_lengths(f"steps[{number}]", given)
         for result in results:
             if result.failure is None:
-                planned = _plan_step(result, cluster, lengths)
+                planned = _plan_step(result, cluster, lengths, number)
                 if planned is not None:
                     work[result.name] += planned.plan.rank_times(cluster.cost).sum(axis=0)
                     if inspect is not None:
@@ -261,13 +261,13 @@ def compare_strategies(
     return results
 
 
-def _plan_step(result: StrategyResult, cluster: Cluster, lengths: Int64Array) -> Planned | None:
-    """Plan one step and note its figures; None where the strategy cannot."""
+def _plan_step(result: StrategyResult, cluster: Cluster, lengths: Int64Array, number: int) -> Planned | None:
+    """Plan one step and note its figures; None where the strategy cannot, and `failure` says at which step."""
     start = time.perf_counter()
     try:
         planned = STRATEGIES[result.name](cluster, lengths)
     except InfeasibleError as error:
-        result.failure = str(error)
+        result.failure = f"step {number}: {error}"
         return None
     seconds = time.perf_counter() - start
     plan = planned.plan

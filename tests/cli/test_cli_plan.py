@@ -260,7 +260,7 @@ def test_the_table_by_hand(tmp_path: Path, cli: Run) -> None:
     assert rows["packing_aware"].split()[:-1] == "packing_aware 2 0 0.0% 77.5% 1.02 1.52 82 80.25 2.2%".split()
     # Both ranks over all would pad 4, 2, 6 and 3 to multiples of 4: (3 * 16 + 64) / 2 is more than 36.
     assert rows["dynamic_cp"].split()[:-1] == "dynamic_cp 2 0 0.0% 77.5% 1.02 1.52 82 80.25 2.2%".split()
-    assert rows["in_order"].startswith("in_order       - 1 sequence is longer than the limit of 10 tokens")
+    assert rows["in_order"].startswith("in_order       - step 1: 1 sequence is longer than the limit of 10 tokens")
     assert rows["static CP"].split()[:-1] == "static CP 2 0 0.0% 77.5% 1.08 1.52 86.5 82 5.5%".split()
     # The steps, each strategy's time and its distance from its bound; the strategy that failed is not among them.
     steps = [line.split() for line in lines[lines.index("") + 1 :][-2:]]
@@ -320,7 +320,7 @@ def test_a_strategy_that_cannot_says_why_in_its_row(file: Path, cli: Run) -> Non
     done = cli("plan", file, *ARGUMENTS)
     assert (done.code, done.err) == (0, "")
     (row,) = (line for line in done.out.splitlines() if line.startswith("in_order "))
-    assert row.startswith("in_order       - 1 sequence is longer than the limit of 16 tokens")
+    assert row.startswith("in_order       - step 0: 1 sequence is longer than the limit of 16 tokens")
     (reason,) = (line for line in done.out.splitlines() if line.startswith("in_order: "))
     assert reason.endswith("sequence 6 has 30")
     found = _strategies(cli("plan", file, *ARGUMENTS, "--json").out)

@@ -153,19 +153,19 @@ def test_all_strategies_hold_the_same_tokens(policy: str) -> None:
 def test_a_strategy_that_cannot_plan_says_why_and_the_others_go_on() -> None:
     calls: list[int] = []
     found = _compare(_cluster(overlong="error"), [4, 16, 7], done=lambda: calls.append(1))
-    failure = "1 sequence is longer than the limit of 10 tokens (10 x 1 ranks): sequence 1 has 16"
+    failure = "step 0: 1 sequence is longer than the limit of 10 tokens (10 x 1 ranks): sequence 1 has 16"
     assert found["in_order"].failure == failure
     assert found["in_order"].totals == {}
     assert [name for name in NAMES if found[name].failure is None] == [n for n in NAMES if n != "in_order"]
     assert len(calls) == len(NAMES)
     lines = format_strategies(list(found.values()), unit="cost").splitlines()
     (row,) = (line for line in lines if line.startswith("in_order"))
-    assert row.startswith("in_order       - 1 sequence is longer than the limit of 10 tokens")
+    assert row.startswith("in_order       - step 0: 1 sequence is longer than the limit of 10 tokens")
 
 
 def test_a_strategy_that_fails_in_a_later_step_has_no_totals() -> None:
     found = _compare(_cluster(overlong="error"), [4, 2], [16, 4])
-    assert found["in_order"].failure is not None
+    assert str(found["in_order"].failure).startswith("step 1: 1 sequence is longer")
     assert found["in_order"].totals == {}
     assert found["packing_aware"].failure is None
 
