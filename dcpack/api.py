@@ -233,13 +233,14 @@ def plan(
         lengths: int64[n], real tokens of every sequence of the global batch; sequences of length 0 end in no bin.
         num_ranks: ranks of the DPxCP domain.
         capacity: padded tokens of one row on one rank.
-        scheduler: ``"dynamic_cp"``, ``"packing_aware"``, ``"balanced"``, ``"local_gain"``, ``"in_order"``, or an object
-            of your own (`dcpack.scheduling.Scheduler`).
+        scheduler: ``"dynamic_cp"``, ``"packing_aware"``, ``"uniform_cp"``, ``"balanced"``, ``"local_gain"``,
+            ``"in_order"``, or an object of your own (`dcpack.scheduling.Scheduler`).
         cost: the cost model that prices `Plan.bounds`, and that says how many ranks a node has; default
-            `DEFAULT_COST`, a 7B-class model on H100. `dynamic_cp`, `balanced` and `local_gain` minimise it;
-            `packing_aware` and `in_order` decide by rules of their own.
+            `DEFAULT_COST`, a 7B-class model on H100. `dynamic_cp`, `uniform_cp`, `balanced` and `local_gain`
+            minimise it; `packing_aware` and `in_order` decide by rules of their own.
         cp_sizes: legal CP sizes: ``"powers_of_two"``, ``"divisors"``, ``"any"`` or the sizes; see
-            `dcpack.topology.legal_cp_sizes`. `in_order`, `balanced` and `local_gain` use the smallest legal one.
+            `dcpack.topology.legal_cp_sizes`. `in_order`, `balanced` and `local_gain` use the smallest legal one;
+            `uniform_cp` those that divide the ranks.
         min_cp_size: smaller sizes are not legal.
         max_cp_size: larger sizes are not legal, the whole domain included.
         padding: the padding rule; None pads nothing (then the lengths must divide by what the sharding needs).

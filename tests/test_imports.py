@@ -140,7 +140,7 @@ ALLOWED_FOR_TYPES = dict.fromkeys(PLANNING - FORMS, PLANNING)
 ALGORITHMS = {
     "packing": {"next_fit", "first_fit", "first_fit_decreasing", "best_fit_decreasing", "concat_then_split"},
     "balancing": {"lpt", "karmarkar_karp"},
-    "scheduling": {"in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"},
+    "scheduling": {"in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain", "uniform_cp"},
     "sharding": {"zigzag", "zigzag_per_row", "contiguous", "striped"},
 }
 REGISTRIES = {"packing": {"registry"}, "balancing": {"registry"}, "scheduling": {"driver"}, "sharding": {"indices"}}

@@ -7,6 +7,7 @@ from dcpack.scheduling.dynamic_cp import DynamicCP
 from dcpack.scheduling.in_order import InOrder
 from dcpack.scheduling.local_gain import Budget, Decision, LocalGain
 from dcpack.scheduling.packing_aware import PackingAware
+from dcpack.scheduling.uniform_cp import UniformCP
 
 __all__ = [
     "ON_EMPTY",
@@ -22,6 +23,7 @@ __all__ = [
     "PackingAware",
     "Problem",
     "Scheduler",
+    "UniformCP",
     "get_scheduler",
     "make_plan",
 ]

@@ -106,7 +106,11 @@ class Problem:
 
 
 class Scheduler(Protocol):
-    """Lengths and limits to micro-batches; pure, and the same on every machine."""
+    """Lengths and limits to micro-batches; pure, and the same on every machine.
+
+    One whose groups all have one size in a micro-batch may have an attribute ``equal_groups = True``: of its usable CP
+    sizes only those that divide the ranks are then legal, and overlong sequences are judged by them.
+    """
 
     name: str
 

@@ -11,7 +11,7 @@ from dcpack._checks import as_lengths, check_choice, check_int, frozen
 from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
-from dcpack.errors import ArgumentError
+from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import SYNC_MODES, Plan
@@ -21,13 +21,21 @@ from dcpack.scheduling.dynamic_cp import DynamicCP
 from dcpack.scheduling.in_order import InOrder
 from dcpack.scheduling.local_gain import LocalGain
 from dcpack.scheduling.packing_aware import PackingAware
+from dcpack.scheduling.uniform_cp import UniformCP
 from dcpack.topology import legal_cp_sizes, place_blocks
 
 __all__ = ["ON_EMPTY", "SCHEDULERS", "get_scheduler", "make_plan"]
 
 SCHEDULERS: dict[str, Scheduler] = {
     scheduler.name: scheduler
-    for scheduler in (InOrder(), PackingAware(), DynamicCP(), Balanced(), LocalGain(reference=InOrder()))
+    for scheduler in (
+        InOrder(),
+        PackingAware(),
+        DynamicCP(),
+        Balanced(),
+        LocalGain(reference=InOrder()),
+        UniformCP(),
+    )
 }
 """The schedulers by name."""
 
@@ -79,7 +87,7 @@ def make_plan(
     check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
     legal = legal_cp_sizes(num_ranks, cp_sizes, min_cp_size=min_cp_size, max_cp_size=max_cp_size)
-    usable = chosen.usable_cp_sizes(legal)
+    usable = _usable_sizes(chosen, legal, int(num_ranks))
     pieces = _cut_overlong(lengths, capacity, usable, padding, overlong)
     problem = Problem(
         sequence_ids=pieces.sequence_ids,
@@ -103,6 +111,16 @@ def make_plan(
     if plan.num_microbatches % microbatch_multiple:
         raise AssertionError(f"{chosen.name}: {plan.num_microbatches} micro-batches, not {microbatch_multiple} x k")
     return plan
+
+
+def _usable_sizes(scheduler: Scheduler, legal: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
+    usable = scheduler.usable_cp_sizes(legal)
+    if not getattr(scheduler, "equal_groups", False):
+        return usable
+    dividing = tuple(size for size in usable if num_ranks % size == 0)
+    if not dividing:
+        raise InfeasibleError(f"no CP size is left of {usable} that divides the {num_ranks} ranks")
+    return dividing
 
 
 def _cut_overlong(

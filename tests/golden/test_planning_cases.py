@@ -15,7 +15,7 @@ from dcpack.cost import CostModel, QuadraticCost, RingCost
 from dcpack.errors import InfeasibleError
 from dcpack.padding import PaddingRule
 
-SCHEDULERS = ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"]
+SCHEDULERS = ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain", "uniform_cp"]
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -161,7 +161,7 @@ def test_token_balance_is_not_work_balance(cost: CostModel) -> None:
 SCRIPT = """
 import dcpack
 lengths = [(7919 * i) % 1500 + 1 for i in range(300)]
-for scheduler in ("in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"):
+for scheduler in ("in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain", "uniform_cp"):
     rule = dcpack.PaddingRule(tp=2, block=16)
     plan = dcpack.plan(lengths, num_ranks=12, capacity=2048, scheduler=scheduler, padding=rule, on_empty="dummy")
     print(plan.digest())
@@ -183,7 +183,7 @@ def test_deterministic() -> None:
         return done.stdout
 
     once = printed("0", "1")
-    assert once.count("\n") == 12
+    assert once.count("\n") == 13
     assert printed("1", "2") == printed("4242", "4") == once
 
 

@@ -24,7 +24,7 @@ relaxed = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining a failure takes longest of all
 )
 
-SCHEDULERS = ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"]
+SCHEDULERS = ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain", "uniform_cp"]
 ONE_CP_SIZE = ("in_order", "balanced", "local_gain")
 OVERLONG = ["drop", "error", "single", "split", "truncate"]
 
@@ -93,6 +93,8 @@ def legal_sizes(num_ranks: int, chosen: dict[str, Any]) -> list[int]:
         sizes = set(range(1, num_ranks + 1)) if family == "any" else set(family)
     low, high = chosen.get("min_cp_size", 1), chosen.get("max_cp_size") or num_ranks
     legal = sorted(size for size in sizes if low <= size <= min(high, num_ranks))
+    if chosen.get("scheduler") == "uniform_cp":
+        return [size for size in legal if num_ranks % size == 0]
     return legal[:1] if chosen.get("scheduler") in ONE_CP_SIZE else legal
 
 
@@ -169,6 +171,7 @@ def check_slowly(plan: Plan, lengths: list[int], num_ranks: int, capacity: int, 
             busy[m][rank] += 1
     assert busy == [[1] * num_ranks] * plan.num_microbatches
     for microbatch in blocks:
+        assert chosen.get("scheduler") != "uniform_cp" or len({cp for _, cp in microbatch}) == 1
         widths = [cp for _, cp in sorted(microbatch)]
         if all(cp & (cp - 1) == 0 for cp in widths):
             assert widths == sorted(widths, reverse=True)

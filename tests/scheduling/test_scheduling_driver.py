@@ -9,7 +9,7 @@ from dcpack.scheduling import ON_EMPTY, SCHEDULERS, get_scheduler
 
 
 def test_schedulers_by_name() -> None:
-    assert list(SCHEDULERS) == ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain"]
+    assert list(SCHEDULERS) == ["in_order", "packing_aware", "dynamic_cp", "balanced", "local_gain", "uniform_cp"]
     for name, scheduler in SCHEDULERS.items():
         assert get_scheduler(name) is scheduler
         assert get_scheduler(scheduler) is scheduler
