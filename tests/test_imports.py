@@ -33,7 +33,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 # Command line and reports may use more than NumPy.
-FRONT = ("dcpack.cli", "dcpack.__main__", "dcpack.demo", "dcpack.report")
+FRONT = ("dcpack.cli", "dcpack.__main__", "dcpack.demo", "dcpack.report", "dcpack.tuning")
 LIBRARY = [name for name in MODULES if not name.startswith(FRONT)]
 
 
@@ -128,7 +128,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": LOADING | {"dcpack"},
     "report": LOADING,
     "demo": LOADING | {"report", "testing", "dcpack"},
-    "cli": LOADING | {"report", "testing", "demo", "dcpack"},
+    "tuning": LOADING | {"report"},
+    "cli": LOADING | {"report", "testing", "demo", "tuning", "dcpack"},
     "__main__": {"cli"},
     "dcpack": LOADING | {"testing"},
 }

@@ -1,4 +1,4 @@
-"""The command line: ``dcpack demo``, ``plan``, ``lengths``, ``backends``, ``launch``.
+"""The command line: ``dcpack demo``, ``plan``, ``tune``, ``lengths``, ``backends``, ``launch``.
 
 Exit codes: 0 all right, 1 what was asked for failed, 2 the command itself is wrong, 130 interrupted.
 """
@@ -13,7 +13,7 @@ from importlib.metadata import version
 from absl import app, logging
 from absl.flags import argparse_flags
 
-from dcpack.cli import backends, demo, launch, lengths, plan
+from dcpack.cli import backends, demo, launch, lengths, plan, tune
 from dcpack.errors import ArgumentError, DcpackError, PeerError
 
 __all__ = ["main", "run"]
@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dcpack {version('dcpack')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo, plan, lengths, backends, launch):
+    for command in (demo, plan, tune, lengths, backends, launch):
         command.add_parser(commands)
     return parser
 

@@ -164,6 +164,30 @@ class TransformerModel:
         return query + down + up + self.heads * self.v_head * self.hidden
 
     @property
+    def layer_weights(self) -> int:
+        """Weights of the largest layer, all of its experts included."""
+        matrices = 3 if self.gated else 2
+        dense = matrices * self.hidden * self.intermediate if self.num_dense_layers else 0
+        each = matrices * self.hidden * self.moe_intermediate
+        sparse = each * (self.experts + self.shared_experts) + self.hidden * self.experts
+        return self.projection_weights + max(dense, sparse)
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of the whole model: those that a token meets, the experts that it does not visit, the embedding.
+
+        Embedding and output head count apart, also where a model ties them.
+
+        Example:
+            >>> f"{get_model('llama3-8b').num_weights:,}"
+            '8,029,995,008'
+        """
+        matrices = 3 if self.gated else 2
+        idle = max(self.experts - self.top_k, 0) * matrices * self.hidden * self.moe_intermediate
+        idle *= self.layers - self.num_dense_layers
+        return self.linear_flops_per_token // 2 + idle + self.hidden * self.vocab
+
+    @property
     def linear_flops_per_token(self) -> int:
         """Forward FLOPs of one token in all that is linear in the length: two for each weight that it meets.
 

@@ -84,6 +84,7 @@ def test_a_reader_that_has_enough(num_sequences: int, tmp_path: Path) -> None:
         ("plan", "plan", "compare_strategies"),
         ("plan", "plan", "lengths_of"),
         ("plan", "plan", "save_trace"),
+        ("tune", "tune", "search"),
         ("lengths", "lengths", "lengths_of"),
         ("lengths", "lengths", "summarise_lengths"),
     ],

@@ -79,14 +79,27 @@ def test_presets_have_the_published_number_of_parameters(name: str) -> None:
     model = get_model(name)
     embedding = model.hidden * model.vocab
     met = model.linear_flops_per_token / 2 + embedding
-    idle = max(model.experts - model.top_k, 0) * 3 * model.hidden * model.moe_intermediate
-    total = met + idle * (model.layers - model.num_dense_layers)
+    total = model.num_weights
     if name == "gpt3-175b":
-        total = met - embedding  # its output head is the embedding
+        total -= embedding  # its output head is the embedding
     billions, active = PUBLISHED[name]
     assert total / 1e9 == pytest.approx(billions, rel=0.01)
     if active is not None:
         assert met / 1e9 == pytest.approx(active, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("llama3-8b", 2 * 4096 * 128 * 40 + 3 * 4096 * 14336),
+        ("mixtral-8x7b", 2 * 4096 * 128 * 40 + 8 * 3 * 4096 * 14336 + 4096 * 8),
+        ("gpt3-175b", 12 * 12288**2),
+    ],
+)
+def test_the_weights_of_one_layer(name: str, weights: int) -> None:
+    model = get_model(name)
+    assert model.layer_weights == weights
+    assert model.num_weights == model.layers * weights + 2 * model.hidden * model.vocab
 
 
 def test_known_models() -> None:
