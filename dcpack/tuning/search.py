@@ -101,8 +101,8 @@ class SearchSpace:
         ArgumentError: nothing to try, or a value out of range.
 
     Example:
-        >>> SearchSpace(capacities=(8192,), max_cp_sizes=(8, 64), global_batch_sizes=(512,)).strategies[-1]
-        'packing_aware'
+        >>> SearchSpace(capacities=(8192,), max_cp_sizes=(8, 64), global_batch_sizes=(512,)).strategies[0]
+        'static CP'
     """
 
     capacities: Sequence[int]

@@ -56,7 +56,15 @@ def test_a_trial_is_what_plans_made_directly_are() -> None:
     (trial,) = search(JOB, _space(strategies=("packing_aware",)), LENGTHS)
     cost = JOB.cost("none")
     plans = [
-        dcpack.plan(LENGTHS[k : k + 16], num_ranks=8, capacity=4096, cost=cost, padding=PaddingRule(), on_empty="dummy")
+        dcpack.plan(
+            LENGTHS[k : k + 16],
+            num_ranks=8,
+            capacity=4096,
+            cost=cost,
+            padding=PaddingRule(),
+            on_empty="dummy",
+            scheduler="packing_aware",
+        )
         for k in (0, 16, 32)  # two sequences are left over
     ]
     seconds = sum(plan.simulate(cost) for plan in plans)

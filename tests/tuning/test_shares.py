@@ -17,7 +17,7 @@ QUADRATIC = dcpack.QuadraticCost()
 
 def test_by_hand_without_communication() -> None:
     # Capacity 4, two ranks: 8 tokens on both ranks (64 / 2 each), then 4 (16) beside 2 (4).
-    plan = dcpack.plan([8, 4, 2], num_ranks=2, capacity=4, cost=QUADRATIC)
+    plan = dcpack.plan([8, 4, 2], num_ranks=2, capacity=4, cost=QUADRATIC, scheduler="packing_aware")
     assert plan.num_microbatches == 2
     shares = time_shares(plan, QUADRATIC)
     assert (shares.work, shares.padding, shares.ring, shares.waiting) == (84.0, 0.0, 0.0, 12.0)
