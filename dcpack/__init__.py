@@ -1,6 +1,7 @@
 """dcpack: exact and fast packing, balancing and dynamic context parallelism for variable-length sequences."""
 
 from dcpack.api import balance, pack, plan
+from dcpack.batched_data_dict import BatchedDataDict, SlicedDataDict
 from dcpack.comm import Backend, Communicator, get_backend, run_ranks
 from dcpack.cost import CostModel, QuadraticCost, RingCost
 from dcpack.errors import ArgumentError, BackendError, DcpackError, InfeasibleError, PeerError, PlanError
@@ -12,6 +13,7 @@ __all__ = [
     "ArgumentError",
     "Backend",
     "BackendError",
+    "BatchedDataDict",
     "Communicator",
     "CostModel",
     "DcpackError",
@@ -22,6 +24,7 @@ __all__ = [
     "PlanError",
     "QuadraticCost",
     "RingCost",
+    "SlicedDataDict",
     "Topology",
     "balance",
     "get_backend",

@@ -312,7 +312,8 @@ def test_public_names_exist_and_are_documented(module: str) -> None:
 
 
 def test_every_package_of_algorithms_says_what_is_public() -> None:
-    for name in ("balancing", "comm", "cost", "exchange", "export", "packing", "scheduling", "sharding"):
+    families = ("balancing", "cost", "packing", "scheduling", "sharding")
+    for name in (*families, "batched_data_dict", "comm", "exchange", "export"):
         assert f"dcpack.{name}" in PUBLIC
 
 
