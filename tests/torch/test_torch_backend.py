@@ -221,6 +221,10 @@ def test_an_unknown_dtype_of_a_sender():
 # Readers.
 
 
+# JAX, which other tests load, warns of every fork. The workers that are forked here use torch and NumPy alone.
+forks = pytest.mark.filterwarnings("ignore:os.fork")
+
+
 class Squares:
     def __getitem__(self, index: int) -> Any:
         if index == 13:
@@ -228,6 +232,7 @@ class Squares:
         return {"input_ids": np.full(2, index * index), "process": os.getpid()}
 
 
+@forks
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_reader_keeps_the_order_and_the_samples(num_workers: int):
     indices = [5, 2, 9, 0, 7, 7, 1]
@@ -237,12 +242,14 @@ def test_reader_keeps_the_order_and_the_samples(num_workers: int):
     assert len({sample["process"] for sample in samples} - {os.getpid()}) == num_workers
 
 
+@forks
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_reader_of_endless_indices(num_workers: int):
     reader = TorchGlooBackend().make_reader(Squares(), count(), num_workers=num_workers)
     assert [int(sample["input_ids"][0]) for sample in islice(reader, 3)] == [0, 1, 4]
 
 
+@forks
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_reader_errors_come_where_the_sample_would(num_workers: int):
     reader = TorchGlooBackend().make_reader(Squares(), [12, 13], num_workers=num_workers)
