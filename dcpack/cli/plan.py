@@ -23,13 +23,16 @@ from dcpack.plans import SYNC_MODES, Plan
 from dcpack.report import (
     STRATEGIES,
     Cluster,
+    HtmlReport,
     Planned,
     StrategyResult,
     compare_strategies,
     format_steps,
     format_strategies,
+    save_html_report,
     save_plan_picture,
     save_trace,
+    summarise_lengths,
 )
 from dcpack.scheduling import ON_EMPTY
 
@@ -65,12 +68,18 @@ def add_parser(commands: Any) -> None:
     add("--microbatch-multiple", type=int, default=1, help="micro-batches are a multiple of it (pipeline stages)")
     add("--max-sequences", type=int, default=None, help="most sequences in a bin")
     add("--on-empty", choices=ON_EMPTY, default="dummy", help="where sequences are too few for the ranks")
-    add("--step", type=int, default=0, help="the step that --save, --image and --trace show")
+    add("--step", type=int, default=0, help="the step that --save, --image, --trace and --html show")
     add("--per-step", action="store_true", help=f"print every step, not only the first {_MAX_STEPS_SHOWN}")
     add("--json", action="store_true", help="print JSON")
     add("--save", default=None, metavar="FILE", help="save the plan of --step by the last strategy (.npz)")
     add("--image", default=None, metavar="FILE", help="draw it: ranks over time (.png, .svg, .pdf)")
     add("--trace", default=None, metavar="FILE", help="write it as a trace for Perfetto or chrome://tracing (.json)")
+    add(
+        "--html",
+        default=None,
+        metavar="FILE",
+        help="write a page for a browser: lengths, strategies, and their plans",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -96,6 +105,9 @@ def _run(args: argparse.Namespace) -> int:
         result.name: chosen[result.name] for result in results if result.failure is None and result.name in chosen
     }
     written = _write_files(args, cluster, chosen, names)  # before the text, whose reader may go early
+    if args.html:
+        save_html_report(args.html, _html_report(args, cluster, steps, results, chosen))
+        written += [f"{args.html}: a page for a browser"]
     if args.json:
         sys.stdout.write(json.dumps(_as_json(args, cluster, results), indent=2) + "\n")
     else:
@@ -169,6 +181,35 @@ def _as_text(args: argparse.Namespace, cluster: Cluster, steps: _Steps, results:
         if len(shown) < steps.count:
             lines.append(f"... and {steps.count - len(shown):,} more steps (--per-step, --json)")
     return "\n".join(lines)
+
+
+def _html_report(
+    args: argparse.Namespace,
+    cluster: Cluster,
+    steps: _Steps,
+    results: list[StrategyResult],
+    chosen: dict[str, Plan],
+) -> HtmlReport:
+    planned = steps.lengths[: steps.count * steps.batch_size]
+    return HtmlReport(
+        title=f"dcpack plan {args.lengths}",
+        facts=[
+            ("steps", f"{steps.count:,} of {args.global_batch_size:,} sequences"),
+            ("sequences", f"{sum(held[0] for held in steps.held):,}"),
+            ("tokens", f"{sum(held[1] for held in steps.held):,}"),
+            ("longest", f"{max((held[2] for held in steps.held), default=0):,} tokens"),
+            ("ranks", f"{cluster.num_ranks:,}"),
+            ("capacity", f"{cluster.capacity:,} tokens a rank"),
+            ("cost", args.cost),
+            ("sync", args.sync),
+        ],
+        lengths=summarise_lengths(planned, capacities=(cluster.capacity,)),
+        results=results,
+        plans=chosen,
+        step=args.step,
+        cost=cluster.cost,
+        sync=args.sync,
+    )
 
 
 def _as_json(args: argparse.Namespace, cluster: Cluster, results: list[StrategyResult]) -> dict[str, Any]:

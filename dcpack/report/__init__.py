@@ -1,5 +1,6 @@
-"""Tables for people."""
+"""Tables, pictures and traces for people."""
 
+from dcpack.report.html import HtmlReport, save_html_report
 from dcpack.report.lengths import LengthSummary, format_lengths, summarise_lengths
 from dcpack.report.pictures import save_length_picture, save_plan_picture
 from dcpack.report.strategies import (
@@ -9,9 +10,8 @@ from dcpack.report.strategies import (
     StepFigures,
     StrategyResult,
     compare_strategies,
-    format_steps,
-    format_strategies,
 )
+from dcpack.report.strategy_tables import format_steps, format_strategies, strategy_cells
 from dcpack.report.tables import format_bytes, format_table
 from dcpack.report.timelines import Timeline, timeline_of
 from dcpack.report.traces import save_trace, trace_events
@@ -19,6 +19,7 @@ from dcpack.report.traces import save_trace, trace_events
 __all__ = [
     "STRATEGIES",
     "Cluster",
+    "HtmlReport",
     "LengthSummary",
     "Planned",
     "StepFigures",
@@ -30,9 +31,11 @@ __all__ = [
     "format_steps",
     "format_strategies",
     "format_table",
+    "save_html_report",
     "save_length_picture",
     "save_plan_picture",
     "save_trace",
+    "strategy_cells",
     "summarise_lengths",
     "timeline_of",
     "trace_events",

@@ -12,12 +12,10 @@ from dcpack._checks import as_lengths, exact_sum
 from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError, BackendError
 from dcpack.plans import Plan
+from dcpack.report.scales import COLOURS, shades, time_scale
 from dcpack.report.timelines import timeline_of
 
 __all__ = ["save_length_picture", "save_plan_picture"]
-
-# From Okabe and Ito's palette, which colour-blind readers can tell apart: light for small CP sizes, dark for large.
-_COLOURS = ("#56B4E9", "#F0E442", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#000000")
 
 
 def _pyplot() -> Any:
@@ -46,10 +44,10 @@ def save_plan_picture(
     """
     pyplot = _pyplot()
     timeline = timeline_of(plan, cost, sync=sync)
-    scale, unit = _time_scale(float(timeline.microbatch_ends.max(initial=0.0)), timeline.unit)
+    scale, unit = time_scale(float(timeline.microbatch_ends.max(initial=0.0)), timeline.unit)
     figure, axes = pyplot.subplots(figsize=(11, 5.5), layout="constrained")
     sizes = sorted(set(plan.cp_size.tolist()))
-    for size, colour in zip(sizes, _shades(len(sizes)), strict=True):
+    for size, colour in zip(sizes, shades(len(sizes)), strict=True):
         for is_dummy in (False, True):
             chosen = (plan.cp_size == size) & (plan.dummy == is_dummy)
             if chosen.any():
@@ -91,18 +89,6 @@ def _save(pyplot: Any, figure: Any, path: str | Path) -> None:
         pyplot.close(figure)
 
 
-def _time_scale(longest: float, unit: str) -> tuple[float, str]:
-    if unit == "s":
-        return (1.0, "s") if longest >= 10 else (1e3, "ms")
-    power = 0 if longest < 1e4 else int(np.log10(longest)) // 3 * 3
-    return 10.0**-power, f"{unit} units" if power == 0 else f"x 10^{power} {unit} units"
-
-
-def _shades(count: int) -> list[str]:
-    """Return as many colours as CP sizes; beyond the palette they come round again."""
-    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
-
-
 def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> None:
     """Draw the lengths: how many sequences, and how many of all tokens, lie in each range of lengths.
 
@@ -125,8 +111,8 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
     )
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     for weights, colour, label in (
-        (np.full(values.size, 100 / max(values.size, 1)), _COLOURS[0], "sequences"),
-        (values * (100 / max(total, 1)), _COLOURS[5], "tokens"),
+        (np.full(values.size, 100 / max(values.size, 1)), COLOURS[0], "sequences"),
+        (values * (100 / max(total, 1)), COLOURS[5], "tokens"),
     ):
         axes.hist(values, bins=edges, weights=weights, color=colour, alpha=0.6, label=f"share of {label}")
     axes.set_xscale("log", base=2)

@@ -98,6 +98,7 @@ def test_the_defaults_are_those_of_the_help(
         "--save FILE": None,
         "--image FILE": None,
         "--trace FILE": None,
+        "--html FILE": None,
         "--step STEP": 0,
     }.items():
         described = re.search(rf" {re.escape(option)} .*?\(default: (.*?)\)", text.split("options:")[1])
@@ -507,4 +508,39 @@ def test_a_kind_of_picture_that_is_none_is_one_line(file: Path, tmp_path: Path, 
     assert done.code in (1, 2)
     assert done.err.startswith("dcpack plan: ")
     assert "picture" in done.err
+    assert done.err.count("\n") == 1
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_the_table_says(file: Path, tmp_path: Path, cli: Run) -> None:
+    page = tmp_path / "a page.html"
+    arguments = ("plan", file, *ARGUMENTS, "--global-batch-size", 5, "--max-steps", 2, "--step", 1)
+    done = cli(*arguments, "--html", page)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == f"{page}: a page for a browser"
+    text = page.read_text()
+    assert "<dt>sequences</dt><dd>10</dd>" in text
+    assert f"<dt>tokens</dt><dd>{sum(LENGTHS[:10])}</dd>" in text
+    assert "<dt>longest</dt><dd>30 tokens</dd>" in text
+    assert "Step 1: ranks over time" in text
+    plan = _plan(LENGTHS[5:10])
+    drawn = text.split("<h3>packing_aware</h3>")[1].split("<h3>")[0]
+    assert drawn.count('class="bin"') == plan.num_bins
+    assert f"step {plan.simulate(QuadraticCost()):.4g} cost units" in drawn
+
+
+def test_a_page_is_written_where_nothing_can_be_planned(tmp_path: Path, cli: Run) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("65\n")
+    page = tmp_path / "a.html"
+    assert cli("plan", file, *ARGUMENTS, "--html", page).code == 1
+    assert page.read_text().count("sequence 0 has 65") == len(STRATEGIES)
+
+
+def test_a_page_that_cannot_be_written_is_one_line(file: Path, tmp_path: Path, cli: Run) -> None:
+    done = cli("plan", file, *ARGUMENTS, "--html", tmp_path / "no folder" / "a.html")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("dcpack plan: ")
     assert done.err.count("\n") == 1
