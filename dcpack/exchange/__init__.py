@@ -1,7 +1,7 @@
 """From a plan to packed batches: routes, bytes, the one all-to-all, and the way back."""
 
 from dcpack.exchange.align_fields import align_fields
-from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches
+from dcpack.exchange.batches import PackedBatch, build_batches
 from dcpack.exchange.codec import decode, encode
 from dcpack.exchange.fields import NEUTRAL_VALUES, PER_TOKEN_FIELDS, SPELLINGS, PreparedSample, prepare_samples
 from dcpack.exchange.restore import restore
@@ -15,6 +15,7 @@ from dcpack.exchange.run import (
     ranks_of_process,
     routes_for,
 )
+from dcpack.exchange.shapes import BatchShape, StaticShapes, shapes_of_bins
 from dcpack.exchange.table import FieldKind, GatheredSamples, SampleTable, gather_samples
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "PER_TOKEN_FIELDS",
     "ROUTINGS",
     "SPELLINGS",
+    "BatchShape",
     "FieldKind",
     "GatheredSamples",
     "PackedBatch",
@@ -44,4 +46,5 @@ __all__ = [
     "ranks_of_process",
     "restore",
     "routes_for",
+    "shapes_of_bins",
 ]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, check_int, frozen, list_offenders
+from dcpack._checks import BoolArray, Int64Array, frozen
 from dcpack.comm.dtypes import dtype_from_name
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.exchange.codec import Parcels, take_runs
 from dcpack.exchange.fields import NEUTRAL_VALUES
 from dcpack.exchange.routes import Routes
+from dcpack.exchange.shapes import StaticShapes, shapes_of_bins
 from dcpack.exchange.table import FieldKind, SampleTable
 from dcpack.layout import PackedOffsets, fixed_shape_cu_seqlens, packed_offsets, scatter_real
 from dcpack.loss import count_valid_tokens, valid_token_mask
@@ -22,25 +23,7 @@ from dcpack.padding import padding_multiple
 from dcpack.plans import Plan
 from dcpack.sharding import ShardRanges
 
-__all__ = ["PackedBatch", "StaticShapes", "build_batches", "check_static_shapes"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StaticShapes:
-    """Every batch in one shape, for compilers that want to see one program (TPU, CUDA graphs, torch.compile).
-
-    The slice of each rank is padded to the capacity; the tail has segment 0 and is in no ``cu_seqlens``. Repeated tail
-    offsets fill ``cu_seqlens`` up to ``max_sequences + 1``. ``max_seqlen`` is ``capacity * cp_size``, and the largest
-    padded length that really occurs is kept beside it.
-
-    Args:
-        max_sequences: sequences of the fixed shape; plan with at most as many in a bin.
-    """
-
-    max_sequences: int
-
-    def __post_init__(self) -> None:
-        check_int("max_sequences", self.max_sequences, minimum=1)
+__all__ = ["PackedBatch", "build_batches"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,20 +95,6 @@ class PackedBatch:
         return self.tokens["input_ids"].shape[0]
 
 
-def check_static_shapes(plan: Plan, static_shapes: StaticShapes) -> None:
-    """Raise where a bin of the plan does not fit the fixed shapes.
-
-    Raises:
-        ArgumentError: names the bins with too many tokens or sequences.
-    """
-    sequences, tokens = np.diff(plan.offsets), plan.bin_padded_tokens // plan.cp_size
-    limit = static_shapes.max_sequences
-    bad = np.flatnonzero((tokens > plan.capacity) | (sequences > limit)).tolist()
-    if bad:
-        listed = list_offenders([f"bin {b} has {tokens[b]} tokens and {sequences[b]} sequences" for b in bad])
-        raise ArgumentError(f"static shapes hold {plan.capacity} tokens a rank and max_sequences {limit}: {listed}")
-
-
 def build_batches(
     plan: Plan,
     table: SampleTable,
@@ -144,7 +113,7 @@ def build_batches(
         routes: the routes that the parcels came by.
         parcels: what this process received and kept.
         rank: a plan rank of this process.
-        static_shapes: fixed shapes, or None; see `check_static_shapes`.
+        static_shapes: fixed shapes, or None; see `dcpack.exchange.shapes`.
         dummy_fields: bool[num_bins] by field name: bins that need a zero-weight stand-in (`align_fields`).
 
     Raises:
@@ -166,6 +135,7 @@ class _Builder:
     ) -> None:
         self.plan, self.table, self.routes, self.parcels = plan, table, routes, parcels
         self.static_shapes = static_shapes
+        self.shapes = None if static_shapes is None else shapes_of_bins(plan, static_shapes)
         _check_dummy_fields(plan, table, dummy_fields)
         self.dummy_fields = dummy_fields
         self.whole_of_entry = self._first_delivery_of_entry()
@@ -239,8 +209,8 @@ class _Builder:
     def _row_tokens(self, b: int, part: _Slice) -> int:
         """Return the tokens of the rank's row: the slice, and the tail that a rule or a static shape asks for."""
         size = part.slots.size
-        if self.static_shapes is not None:
-            return self.plan.capacity
+        if self.shapes is not None:
+            return self.shapes[b].row_tokens
         if self.plan.padding is not None:
             return int(self.plan.padding.padded_total(size))
         return size
@@ -256,11 +226,11 @@ class _Builder:
         held = (part.slots.size, int(np.count_nonzero(part.is_real)))
         if ends != held:  # checked on every batch, also under python -O
             raise PlanError(f"bin {b}: offsets end at {ends} (padded, real), the slice holds {held} tokens")
-        if self.static_shapes is None:
+        if self.static_shapes is None or self.shapes is None:
             return {**arrays, "max_seqlen": part.offsets.max_seqlen}
         limit = self.static_shapes.max_sequences
         fixed = {name: fixed_shape_cu_seqlens(array, limit)[0] for name, array in arrays.items()}
-        return {**fixed, "max_seqlen": self.plan.capacity * int(self.plan.cp_size[b])}
+        return {**fixed, "max_seqlen": self.shapes[b].max_seqlen}
 
     def _token_fields(self, mine: Int64Array, part: _Slice, size: int) -> dict[str, Any]:
         """Return every per-token field that any sample of the step has, so that all batches have the same."""

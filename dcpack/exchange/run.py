@@ -13,9 +13,10 @@ import numpy as np
 from dcpack._checks import BoolArray, Int64Array, list_offenders
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError, PeerError, PlanError
-from dcpack.exchange.batches import PackedBatch, StaticShapes, build_batches, check_static_shapes
+from dcpack.exchange.batches import PackedBatch, build_batches
 from dcpack.exchange.codec import Parcels, decode, encode
 from dcpack.exchange.routes import Routes, build_routes
+from dcpack.exchange.shapes import StaticShapes, check_static_shapes
 from dcpack.exchange.table import GatheredSamples
 from dcpack.loss import valid_token_mask
 from dcpack.plans import Plan
