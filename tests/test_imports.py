@@ -123,6 +123,7 @@ ALLOWED: dict[str, set[str]] = {
     "exchange": PLANNERS | {"comm", "loss"},  # loss counts valid tokens and knows no exchange
     "loss": PLANNERS,
     "metrics": PLANNERS | {"exchange", "loss"},  # metrics of a step look at its batches
+    "megatron": EXECUTION | {"export"},
     "loader": LOADING,
     "batched_data_dict": LOADING,
     "testing": LOADING | {"dcpack"},
@@ -313,7 +314,7 @@ def test_public_names_exist_and_are_documented(module: str) -> None:
 
 def test_every_package_of_algorithms_says_what_is_public() -> None:
     families = ("balancing", "cost", "packing", "scheduling", "sharding")
-    for name in (*families, "batched_data_dict", "comm", "exchange", "export"):
+    for name in (*families, "batched_data_dict", "comm", "exchange", "export", "megatron"):
         assert f"dcpack.{name}" in PUBLIC
 
 

@@ -16,7 +16,7 @@ from dcpack.exchange.run import (
     routes_for,
 )
 from dcpack.exchange.shapes import BatchShape, StaticShapes, shapes_of_bins
-from dcpack.exchange.table import FieldKind, GatheredSamples, SampleTable, gather_samples
+from dcpack.exchange.table import FieldKind, GatheredSamples, SampleTable, gather_prepared, gather_samples
 
 __all__ = [
     "NEUTRAL_VALUES",
@@ -38,6 +38,7 @@ __all__ = [
     "decode",
     "encode",
     "exchange_samples",
+    "gather_prepared",
     "gather_samples",
     "kept_valid_tokens",
     "move_samples",

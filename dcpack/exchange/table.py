@@ -21,7 +21,7 @@ from dcpack.comm.dtypes import as_bytes, dtype_from_name, wire_name
 from dcpack.errors import ArgumentError
 from dcpack.exchange.fields import PER_TOKEN_FIELDS, PreparedSample, prepare_samples
 
-__all__ = ["FieldKind", "GatheredSamples", "SampleTable", "gather_samples"]
+__all__ = ["FieldKind", "GatheredSamples", "SampleTable", "gather_prepared", "gather_samples"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -151,6 +151,41 @@ def gather_samples(
     with communicator.guard():
         local = prepare_samples(samples, per_token)
         message = _describe(local, None if ids is None else _check_ids(ids, len(local)), per_token)
+    return _exchange_descriptions(communicator, message, local)
+
+
+def gather_prepared(
+    communicator: Communicator, local: Sequence[PreparedSample], *, ids: Any = None, per_token: Sequence[str] = ()
+) -> GatheredSamples:
+    """Do what `gather_samples` does for samples that are prepared already, and need not have the standard fields.
+
+    For paths with rules of their own, such as pipeline stages that move only what they compute on. `move_samples` takes
+    the result; `exchange_samples`, which builds batches, needs the standard fields.
+
+    Args:
+        communicator: the processes of the DPxCP domain.
+        local: this process's samples. Per-token fields have ``length`` rows.
+        ids: as in `gather_samples`.
+        per_token: as in `gather_samples`.
+
+    Raises:
+        PeerError: as in `gather_samples`.
+        ArgumentError: as in `gather_samples`.
+
+    Example:
+        >>> import dcpack
+        >>> sample = PreparedSample(fields={"score": np.ones(3, np.float32)}, length=3, num_valid=0)
+        >>> dcpack.run_ranks(2, lambda c: gather_prepared(c, [sample], per_token=["score"]).table.lengths.tolist())
+        [[3, 3], [3, 3]]
+    """
+    with communicator.guard():
+        message = _describe(local, None if ids is None else _check_ids(ids, len(local)), per_token)
+    return _exchange_descriptions(communicator, message, tuple(local))
+
+
+def _exchange_descriptions(
+    communicator: Communicator, message: npt.NDArray[Any], local: tuple[PreparedSample, ...]
+) -> GatheredSamples:
     gathered = communicator.all_gather(message)
     table = _merge([_parse(part) for part in gathered], communicator.ranks)
     _ = table.token_fields  # fields that cannot share a row are an error now, on all processes alike

@@ -1,0 +1,87 @@
+"""Data iterators for the stages of one rank: data where it is computed on, metadata where it is not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dcpack._checks import check_int
+from dcpack.errors import ArgumentError
+from dcpack.megatron.pack import MicroBatch, metadata_of
+from dcpack.megatron.stages import StageNeeds, fields_left_out
+
+__all__ = ["make_data_iterators", "pick_data_iterator"]
+
+
+def pick_data_iterator(data_iterator: Any, vpp_size: int = 1) -> Any | None:
+    """Return the iterator that this rank reads from: all virtual stages of a rank share one dataset.
+
+    Args:
+        data_iterator: an iterator, None, or a list of one for each virtual stage, of which the first that is not None
+            is taken.
+        vpp_size: virtual stages of a rank.
+
+    Raises:
+        ArgumentError: a list of another length.
+
+    Example:
+        >>> next(pick_data_iterator([None, iter("ab")], vpp_size=2))
+        'a'
+    """
+    if not isinstance(data_iterator, list | tuple):
+        return data_iterator
+    if len(data_iterator) != check_int("vpp_size", vpp_size, minimum=1):
+        raise ArgumentError(
+            f"data_iterator must hold one iterator for each of {vpp_size} virtual stages, got {len(data_iterator)}"
+        )
+    return next((each for each in data_iterator if each is not None), None)
+
+
+def make_data_iterators(
+    rows: Sequence[Mapping[str, Any]] | None, needs: Sequence[StageNeeds], *, is_tp_first: bool
+) -> Iterator[MicroBatch] | list[Iterator[MicroBatch]] | list[None] | None:
+    """Return an iterator over the micro-batches for each virtual stage.
+
+    No two stages share an array, so that what one does to them is not seen by another: the first that computes on data
+    gets those of `rows`, the others copies. A stage gets the fields that it computes on; one that computes on none gets
+    what `METADATA_KEYS` names.
+
+    Args:
+        rows: the micro-batches, whole or metadata alone; ignored where `is_tp_first` is False.
+        needs: what each virtual stage needs, see `needs_of_virtual_stages`; one element without virtual pipelining.
+        is_tp_first: whether this rank is the first of its tensor-parallel group. The others get None, as they receive
+            from it.
+
+    Returns:
+        A list with one element for each virtual stage, or the element itself where there is one stage.
+
+    Raises:
+        ArgumentError: a stage needs a field that the micro-batches lack.
+
+    Example:
+        >>> rows = [{"tokens": [1, 2], "labels": [2, -100], "max_seqlen": 2}]
+        >>> first, second = make_data_iterators(rows, [(True, False), (False, False)], is_tp_first=True)
+        >>> next(first), next(second)
+        ({'tokens': [1, 2], 'max_seqlen': 2}, {'max_seqlen': 2})
+    """
+    if not is_tp_first:
+        return [None] * len(needs) if len(needs) > 1 else None
+    if rows is None:
+        raise ArgumentError("rows must be given on the first rank of a tensor-parallel group, got None")
+    owner = next((stage for stage, fields in enumerate(needs) if any(fields)), 0)
+    iterators = []
+    for stage, fields in enumerate(needs):
+        parts = [_part_of(i, row, fields) for i, row in enumerate(rows)]
+        iterators.append(iter(parts if stage == owner else copy.deepcopy(parts)))
+    return iterators if len(needs) > 1 else iterators[0]
+
+
+def _part_of(index: int, row: Mapping[str, Any], needs: StageNeeds) -> MicroBatch:
+    if not any(needs):
+        return metadata_of(row)
+    wanted = ("tokens" if needs[0] else None, "labels" if needs[1] else None)
+    if missing := [name for name in wanted if name is not None and name not in row]:
+        raise ArgumentError(f"micro-batch {index} lacks {', '.join(missing)}, which this stage computes on")
+    left_out = fields_left_out(needs)
+    return {name: value for name, value in row.items() if name not in left_out}

@@ -1,0 +1,134 @@
+"""Every sequence to the DPxCP ranks that work on it: one gather, one all-to-all for all fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import as_lengths, list_offenders
+from dcpack.comm import Communicator, all_gather_trees
+from dcpack.errors import ArgumentError
+from dcpack.exchange import PreparedSample, check_same_plan, gather_prepared, move_samples, routes_for
+from dcpack.layout import IGNORED_LABEL, shift_labels
+from dcpack.loss import count_valid_tokens
+from dcpack.megatron.samples import LENGTH_KEYS, Sample
+from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS
+from dcpack.plans import Plan
+
+__all__ = ["complete_sample", "reroute_samples"]
+
+
+def complete_sample(sample: Mapping[str, Any]) -> Sample:
+    """Return a sequence with all four standard fields; those that it has stay as they are.
+
+    Labels are the tokens shifted inside the sequence, before anything is packed or sliced; positions restart at 0; the
+    loss mask is 1 for labels that count.
+
+    Args:
+        sample: one of `unpack_samples`.
+
+    Example:
+        >>> lengths = {"original_seq_len": np.array([3]), "padded_seq_len": np.array([4])}
+        >>> made = complete_sample({"tokens": np.array([5, 6, 7, 0]), **lengths})
+        >>> made["labels"].tolist(), made["loss_mask"].tolist(), made["position_ids"].tolist()
+        ([6, 7, -100, -100], [1.0, 1.0, 0.0, 0.0], [0, 1, 2, 3])
+    """
+    real, padded = int(sample["original_seq_len"][0]), int(sample["padded_seq_len"][0])
+    made = dict(sample)
+    if "labels" not in made:
+        labels = shift_labels(made["tokens"][:real], [0, real])
+        made["labels"] = np.concatenate([labels, np.full(padded - real, IGNORED_LABEL, labels.dtype)])
+    if "loss_mask" not in made:
+        made["loss_mask"] = (made["labels"] != IGNORED_LABEL).astype(np.float32)
+    if "position_ids" not in made:
+        made["position_ids"] = np.arange(padded)
+    return made
+
+
+def reroute_samples(
+    communicator: Communicator,
+    samples: Sequence[Mapping[str, Any]],
+    ids: Any,
+    plan: Plan,
+    *,
+    sharding: str = "zigzag",
+) -> dict[int, Sample]:
+    """Return the whole sequences that this rank's bins hold. Collective.
+
+    Ranks that read the same data bring the same ids, and each sequence is sent by the nearest of them. Only the fields
+    that the samples have travel: leave out what this pipeline stage does not compute on.
+
+    Args:
+        communicator: the DPxCP domain; member p is plan rank p.
+        samples: this rank's sequences, as of `unpack_samples`; they are not changed.
+        ids: int64[len(samples)], their numbers in the plan, ascending over the ranks.
+        plan: the plan of the step over padded lengths, the same on every rank; no sequence may be cut.
+        sharding: how CP ranks will slice; lengths that it cannot divide are an error here.
+
+    Returns:
+        The sequences by number.
+
+    Raises:
+        PeerError: some rank's samples or plan are wrong, or plans differ; on every rank.
+        ArgumentError: the plan cuts sequences, or does not fit the samples; on every rank.
+
+    Example:
+        >>> import dcpack
+        >>> def fn(communicator):
+        ...     lengths = {"original_seq_len": np.array([2]), "padded_seq_len": np.array([2])}
+        ...     sample = {"tokens": np.full(2, communicator.rank), **lengths}
+        ...     plan = dcpack.plan([2, 2], num_ranks=2, capacity=4, scheduler="in_order", on_empty="dummy")
+        ...     found = reroute_samples(communicator, [sample], [communicator.rank], plan)
+        ...     return {number: sample["tokens"].tolist() for number, sample in found.items()}
+        >>> dcpack.run_ranks(2, fn)
+        [{0: [0, 0]}, {1: [1, 1]}]
+    """
+    with communicator.guard():
+        numbers = as_lengths("ids", ids)
+        prepared = tuple(_prepare(i, sample) for i, sample in enumerate(samples))
+        if cut := np.flatnonzero((plan.starts > 0) | (plan.entry_lengths < plan.lengths[plan.sequence_ids])).tolist():
+            listed = list_offenders([f"sequence {plan.sequence_ids[e]}" for e in sorted(cut)])
+            raise ArgumentError(f"the plan cuts sequences, which go whole here: {listed}")
+    per_token = _per_token_fields(communicator, prepared)
+    gathered = gather_prepared(communicator, prepared, ids=numbers, per_token=per_token)
+    if not np.array_equal(gathered.table.ids, np.arange(plan.num_sequences)):
+        raise ArgumentError(
+            f"ids must number {plan.num_sequences} sequences in the order of the ranks, got {gathered.table.ids[:8]}"
+        )
+    with communicator.guard():
+        routes = routes_for(communicator, gathered, plan, None, sharding, "whole")
+    check_same_plan(communicator, plan)
+    parcels = move_samples(communicator, gathered, plan, routes)
+    found: dict[int, Sample] = {}
+    for (delivery, name), values in parcels.items():
+        found.setdefault(int(plan.sequence_ids[routes.deliveries.entry[delivery]]), {})[name] = values
+    return found
+
+
+def _prepare(index: int, sample: Mapping[str, Any]) -> PreparedSample:
+    if missing := [name for name in LENGTH_KEYS if name not in sample]:
+        raise ArgumentError(f"samples[{index}] has no {', '.join(missing)}; see unpack_samples")
+    real, padded = (int(sample[name][0]) for name in LENGTH_KEYS)
+    fields = {name: np.asarray(values) for name, values in sample.items()}
+    standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
+    if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (padded,)]:
+        raise ArgumentError(f"samples[{index}] has {padded} tokens with padding, but {list_offenders(wrong)}")
+    valid = 0
+    if "labels" in fields:
+        mask = fields.get("loss_mask")
+        valid = count_valid_tokens(fields["labels"][:real], None if mask is None else mask[:real])
+    return PreparedSample(fields=fields, length=padded, num_valid=valid)
+
+
+def _per_token_fields(communicator: Communicator, prepared: Sequence[PreparedSample]) -> list[str]:
+    """Return the fields that have one row a token in every sample of every rank that has them."""
+    names = {name for sample in prepared for name in sample.fields if name not in LENGTH_KEYS}
+    other = {name for sample in prepared for name in names if _is_other(sample, name)}
+    parts = all_gather_trees(communicator, [sorted(names), sorted(other)])
+    return sorted({name for part in parts for name in part[0]} - {name for part in parts for name in part[1]})
+
+
+def _is_other(sample: PreparedSample, name: str) -> bool:
+    return name in sample.fields and sample.fields[name].shape[:1] != (sample.length,)

@@ -1,0 +1,292 @@
+"""Rerouting and packing: which sequences arrive, and what a row holds."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dcpack
+from dcpack.errors import ArgumentError, PeerError, PlanError
+from dcpack.exchange import gather_prepared, prepare_samples
+from dcpack.megatron import (
+    build_packed_microbatches,
+    complete_sample,
+    metadata_of,
+    pack_sequences,
+    reroute_samples,
+    unpack_samples,
+)
+from dcpack.padding import PaddingRule
+
+
+def sample(number: int, length: int, padded: int | None = None, **changes: Any) -> dict[str, Any]:
+    padded = length if padded is None else padded
+    tokens = 100 * number + np.arange(padded)
+    fields = {"tokens": tokens, "original_seq_len": np.array([length]), "padded_seq_len": np.array([padded])}
+    return {**fields, **changes}
+
+
+# ---- complete --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_fields_are_made_and_given_ones_kept() -> None:
+    labels = np.array([7, 8, 9, 0])
+    made = complete_sample(sample(1, 3, 4, labels=labels))
+    assert made["labels"] is labels
+    assert (made["loss_mask"].dtype, made["loss_mask"].tolist()) == (np.float32, [1.0, 1.0, 1.0, 1.0])
+    made = complete_sample(sample(1, 3, 4))
+    assert made["labels"].tolist() == [101, 102, -100, -100]
+    assert made["loss_mask"].tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert made["position_ids"].tolist() == [0, 1, 2, 3]
+
+
+# ---- pack ------------------------------------------------------------------------------------------------------------
+
+
+def full(number: int, length: int, padded: int) -> dict[str, Any]:
+    """A sequence with all fields, whose padding holds poison."""
+    made = sample(number, length, padded)
+    made["labels"] = made["tokens"] + 1
+    made["loss_mask"] = np.ones(padded, np.float32)
+    made["position_ids"] = np.arange(padded)
+    made["teacher"] = np.stack([made["tokens"], made["tokens"]], axis=1).astype(np.float16)
+    for name in ("tokens", "labels", "loss_mask", "position_ids", "teacher"):
+        made[name][length:] = 77
+    return made
+
+
+def test_a_row_by_hand() -> None:
+    given = [full(1, 3, 4), full(2, 2, 4)]
+    before = copy.deepcopy(given)
+    row = pack_sequences(given, num_slots=10, local_cp_size=2, cp_rank=1)
+    assert row["tokens"].tolist() == [100, 101, 102, 0, 200, 201, 0, 0, 0, 0]
+    assert row["labels"].tolist() == [101, 102, 103, -100, 201, 202, -100, -100, -100, -100]
+    assert row["loss_mask"].tolist() == [1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
+    assert row["position_ids"].tolist() == [0, 1, 2, 0, 0, 1, 0, 0, 0, 0]
+    assert row["teacher"][:, 1].tolist() == [100, 101, 102, 0, 200, 201, 0, 0, 0, 0]
+    assert row["padding_mask"].astype(int).tolist() == [0, 0, 0, 1, 0, 0, 1, 1, 1, 1]
+    for name, expected in (("cu_seqlens", [0, 3, 5]), ("cu_seqlens_padded", [0, 4, 8])):
+        assert (row[name].dtype, row[name].tolist()) == (np.int32, expected)
+    assert (row["max_seqlen"], row["num_slots"], row["local_cp_size"], row["cp_rank"]) == (4, 10, 2, 1)
+    assert type(row["max_seqlen"]) is int
+    assert row["teacher"].dtype == np.float16
+    for one, old in zip(given, before, strict=True):
+        for name in old:
+            np.testing.assert_array_equal(one[name], old[name])
+    row["tokens"][:] = 0
+    assert given[0]["tokens"][0] == 100  # a copy
+
+
+def test_sequences_can_be_padded_further() -> None:
+    row = pack_sequences([full(1, 3, 4), full(2, 2, 4)], padded_lengths=[8, 2])
+    assert row["tokens"].tolist() == [100, 101, 102, 0, 0, 0, 0, 0, 200, 201]
+    assert row["max_seqlen"] == 8
+
+
+def test_a_field_that_some_lack_is_neutral_there() -> None:
+    row = pack_sequences([sample(1, 2, score=np.array([5, 6], np.int8)), sample(2, 1)])
+    assert (row["score"].dtype, row["score"].tolist()) == (np.int8, [5, 6, 0])
+
+
+def test_fields_that_are_not_per_token_go_with_their_sequence() -> None:
+    image = np.zeros((3, 2))
+    row = pack_sequences([sample(1, 2, pixels=image, source=np.int64(4)), sample(2, 1, source=np.int64(5))])
+    assert "pixels" not in row
+    first, second = row["sample_fields"]
+    assert (first["pixels"].shape, int(first["source"]), int(second["source"])) == ((3, 2), 4, 5)
+    assert "pixels" not in second
+    assert not np.shares_memory(first["pixels"], image)
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "text"),
+    [
+        ([], {}, "samples must hold at least one sequence"),
+        ([sample(1, 4)], {"padded_lengths": [3]}, "sequence 0 has 4 tokens padded to 3"),
+        ([sample(1, 4)], {"num_slots": 3}, "num_slots must be at least 4, got 3"),
+        ([sample(1, 4)], {"cp_rank": 1}, "cp_rank must be from 0 to 0, got 1"),
+        (
+            [sample(1, 2, x=np.zeros((2, 3))), sample(2, 1, x=np.zeros((1, 4)))],
+            {},
+            r"field 'x' cannot share a row: float64 \[3\], float64 \[4\]",
+        ),
+    ],
+)
+def test_rows_that_cannot_be(samples: list[Any], options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        pack_sequences(samples, **options)
+
+
+# ---- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+def test_micro_batches_follow_the_plan() -> None:
+    rule = PaddingRule(tp=2)
+    plan = dcpack.plan([30, 5, 6, 7], num_ranks=2, capacity=16, padding=rule, scheduler="packing_aware")
+    found = {number: sample(number, int(length)) for number, length in enumerate(plan.lengths)}
+    for rank in range(2):
+        rows = build_packed_microbatches(found, plan, rank)
+        assert [row["local_cp_size"] for row in rows] == [int(plan.cp_size[b]) for b in plan.bins_of_rank(rank)]
+        for row, b in zip(rows, plan.bins_of_rank(rank).tolist(), strict=True):
+            ids = plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]]
+            assert np.diff(row["cu_seqlens"]).tolist() == plan.lengths[ids].tolist()
+            assert np.all(np.diff(row["cu_seqlens_padded"]) % rule.multiple(row["local_cp_size"]) == 0)
+            assert row["cp_rank"] == rank - plan.first_rank[b]
+            real = row["tokens"][~row["padding_mask"]]
+            assert real.tolist() == np.concatenate([found[int(i)]["tokens"] for i in ids]).tolist()
+
+
+def test_rows_get_the_tail_that_sequence_parallelism_asks_for() -> None:
+    rule = PaddingRule(tp=2, block=4, sequence_parallel=True)
+    plan = dcpack.plan([4, 4, 4], num_ranks=1, capacity=16, padding=rule)
+    (row,) = build_packed_microbatches({i: sample(i, 4) for i in range(3)}, plan, 0)
+    assert (row["num_slots"], row["cu_seqlens_padded"].tolist()) == (16, [0, 4, 8, 12])
+    assert row["padding_mask"].tolist() == [False] * 12 + [True] * 4
+
+
+def test_a_dummy_counts_in_no_loss_and_has_the_same_fields() -> None:
+    plan = dcpack.plan([4], num_ranks=2, capacity=8, max_cp_size=1, on_empty="dummy", padding=PaddingRule(tp=4))
+    found = {0: full(1, 4, 4)}
+    (real,) = build_packed_microbatches(found, plan, 0)
+    for given in ({}, found):
+        (dummy,) = build_packed_microbatches(given, plan, 1)
+        assert dummy["labels"].tolist() == [-100] * 4
+        assert dummy["loss_mask"].tolist() == [0.0] * 4
+        assert dummy["cu_seqlens"].tolist() == [0, 4]
+    assert set(dummy) == set(real)
+    assert dummy["teacher"].shape == (4, 2)
+
+
+def test_arrays_can_be_moved_at_once() -> None:
+    plan = dcpack.plan([3], num_ranks=1, capacity=8)
+    (row,) = build_packed_microbatches({0: sample(1, 3)}, plan, 0, to_device=lambda array: ("moved", array))
+    assert row["tokens"][0] == row["cu_seqlens"][0] == row["padding_mask"][0] == "moved"
+    assert (row["max_seqlen"], row["local_cp_size"]) == (3, 1)
+
+
+def test_missing_sequences_and_many_rows_are_refused() -> None:
+    plan = dcpack.plan([3, 4, 5], num_ranks=1, capacity=16)
+    with pytest.raises(ArgumentError, match="samples must hold what the plan wants: 0, 2 missing"):
+        build_packed_microbatches({1: sample(1, 4)}, plan, 0)
+    reference = dcpack.plan([3, 4, 5], num_ranks=1, capacity=16)
+    two = dcpack.Plan(**{**{f: getattr(reference, f) for f in reference.__dataclass_fields__}, "rows_per_rank": 2})
+    with pytest.raises(PlanError, match="one row a rank, got 2"):
+        build_packed_microbatches({}, two, 0)
+
+
+def test_metadata_holds_no_field_of_the_data() -> None:
+    row = pack_sequences([full(1, 3, 4)])
+    names = {"cu_seqlens", "cu_seqlens_padded", "max_seqlen", "local_cp_size", "cp_rank", "num_slots"}
+    assert set(metadata_of(row)) == names
+
+
+# ---- reroute ---------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_reach_every_rank_of_their_bin_with_all_fields() -> None:
+    lengths = [20, 3, 4, 5]
+    plan = dcpack.plan(lengths, num_ranks=4, capacity=8, padding=PaddingRule(), scheduler="packing_aware")
+
+    def fn(communicator: dcpack.Communicator) -> dict[int, dict[str, Any]]:
+        mine = [0, 1] if communicator.rank < 2 else [2, 3]  # ranks 0 and 1 read the same, and so do 2 and 3
+        samples = [
+            sample(i, lengths[i], extra=np.full((lengths[i], 2), i, np.float16), image=np.full((2, 3), i)) for i in mine
+        ]
+        before = copy.deepcopy(samples)
+        found = reroute_samples(communicator, samples, mine, plan)
+        for one, old in zip(samples, before, strict=True):
+            for name in old:
+                np.testing.assert_array_equal(one[name], old[name])
+        return found
+
+    for rank, found in enumerate(dcpack.run_ranks(4, fn)):
+        wanted = {
+            int(i) for b in plan.bins_of_rank(rank) for i in plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]]
+        }
+        assert set(found) == wanted
+        for number, fields in found.items():
+            expected = sample(number, lengths[number])
+            assert fields["tokens"].tolist() == expected["tokens"].tolist()
+            assert fields["original_seq_len"].tolist() == [lengths[number]]
+            assert (fields["extra"].dtype, fields["extra"].tolist()) == (np.float16, [[number] * 2] * lengths[number])
+            assert fields["image"].tolist() == [[number] * 3] * 2
+    assert len(plan.sequence_ids) == 4
+
+
+def test_a_field_can_look_per_token_on_one_rank_alone() -> None:
+    # Two rows, two tokens: on rank 0 that could be one row a token; rank 1 shows that it is not.
+    plan = dcpack.plan([2, 3], num_ranks=2, capacity=4, scheduler="in_order")
+
+    def fn(communicator: dcpack.Communicator) -> dict[int, Any]:
+        length = 2 + communicator.rank
+        mine = sample(communicator.rank, length, image=np.full((2, 1), communicator.rank))
+        return {
+            i: s["image"].tolist() for i, s in reroute_samples(communicator, [mine], [communicator.rank], plan).items()
+        }
+
+    found = dcpack.run_ranks(2, fn)
+    assert {number: image for each in found for number, image in each.items()} == {0: [[0]] * 2, 1: [[1]] * 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda s, i: s.pop("padded_seq_len"), r"samples\[0\] has no padded_seq_len; see unpack_samples"),
+        (lambda s, i: s.update(labels=np.zeros(9)), r"samples\[0\] has 3 tokens with padding, but labels \[9\]"),
+        (lambda s, i: i.__setitem__(0, 7), "ids must number 2 sequences in the order of the ranks"),
+    ],
+)
+def test_a_fault_of_one_rank_is_an_error_on_all(change: Any, text: str) -> None:
+    plan = dcpack.plan([3, 3], num_ranks=2, capacity=4, scheduler="in_order")
+    failures = []
+
+    def fn(communicator: dcpack.Communicator) -> None:
+        mine, ids = sample(communicator.rank, 3), [communicator.rank]
+        if communicator.rank == 1:
+            change(mine, ids)
+        try:
+            reroute_samples(communicator, [mine], ids, plan)
+        except dcpack.DcpackError as error:
+            failures.append(str(error))
+
+    dcpack.run_ranks(2, fn)
+    assert len(failures) == 2
+    assert all(text.replace("\\", "") in failure for failure in failures), failures
+
+
+def test_a_plan_that_cuts_or_does_not_divide_is_refused() -> None:
+    cut = dcpack.plan([9], num_ranks=1, capacity=4, overlong="split")
+    with pytest.raises(PeerError, match="the plan cuts sequences, which go whole here: sequence 0, sequence 0"):
+        dcpack.run_ranks(1, lambda c: reroute_samples(c, [sample(0, 9)], [0], cut))
+    odd = dcpack.plan([7], num_ranks=2, capacity=4)
+    with pytest.raises(PeerError, match="sharding 'zigzag' cannot divide evenly"):
+        dcpack.run_ranks(2, lambda c: reroute_samples(c, [sample(0, 7)] * (c.rank == 0), [0] * (c.rank == 0), odd))
+
+
+def test_differing_plans_are_seen_before_anything_moves() -> None:
+    plans = [dcpack.plan([3, 3], num_ranks=2, capacity=c, scheduler="in_order") for c in (4, 5)]
+    with pytest.raises(PeerError, match="capacity: 4 against 5"):
+        dcpack.run_ranks(2, lambda c: reroute_samples(c, [sample(c.rank, 3)], [c.rank], plans[c.rank]))
+
+
+def test_gather_prepared_is_gather_samples_without_the_preparation() -> None:
+    def fn(communicator: dcpack.Communicator) -> tuple[Any, Any]:
+        local = prepare_samples([{"input_ids": np.arange(2 + communicator.rank)}])
+        table = gather_prepared(communicator, local, ids=[communicator.rank]).table
+        return table.lengths.tolist(), table.ids.tolist()
+
+    assert dcpack.run_ranks(2, fn) == [([2, 3], [0, 1])] * 2
+    with pytest.raises(PeerError, match="ids must name each sample: 2 ids, 1 samples"):
+        dcpack.run_ranks(1, lambda c: gather_prepared(c, prepare_samples([{"input_ids": [1]}]), ids=[0, 1]))
+
+
+def test_unpacked_parts_can_be_packed_again() -> None:
+    tokens = np.arange(9)
+    row = {"tokens": tokens, "cu_seqlens": np.array([0, 2, 5]), "cu_seqlens_padded": np.array([0, 4, 9])}
+    again = pack_sequences(unpack_samples([row]).samples)
+    assert again["cu_seqlens"].tolist() == [0, 2, 5]
+    assert again["cu_seqlens_padded"].tolist() == [0, 4, 9]
+    assert again["tokens"].tolist() == [0, 1, 0, 0, 4, 5, 6, 0, 0]

@@ -1,0 +1,214 @@
+"""The one call: its ends, faults and sums, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dcpack
+from dcpack.errors import PeerError
+from dcpack.megatron import EndOfData, ParallelGroups, StepOptions, build_groups, plan_step, wrap_data_iterator
+
+MESH = dcpack.Topology(axes=("pp", "dp", "cp", "tp"), sizes=(3, 1, 2, 2))
+OPTIONS = StepOptions(capacity=32, tp_size=2, pp_size=3, cp_size=2)
+
+
+def sample(length: int, **changes: Any) -> dict[str, Any]:
+    return {"tokens": np.arange(length), "padded_seq_len": length, **changes}
+
+
+def has_data(groups: ParallelGroups) -> bool:
+    return groups.tp.rank == 0 and (groups.is_first_stage or groups.is_last_stage)
+
+
+def outcomes(
+    source: Any, *, mesh: dcpack.Topology = MESH, options: StepOptions = OPTIONS, num_microbatches: int = 2
+) -> list[Any]:
+    """What becomes of the call on every rank; `source(rank, groups)` makes the iterator of ranks that need one."""
+    found: list[Any] = [None] * mesh.num_ranks
+
+    def fn(world: dcpack.Communicator) -> None:
+        groups = build_groups(world, mesh)
+        items = source(world.rank, groups) if has_data(groups) else None
+        try:
+            found[world.rank] = wrap_data_iterator(items, groups, options, num_microbatches=num_microbatches)
+        except (EndOfData, dcpack.DcpackError) as error:
+            found[world.rank] = error
+
+    dcpack.run_ranks(mesh.num_ranks, fn)
+    return found
+
+
+def test_sums_are_exact_integers_on_every_rank() -> None:
+    found = outcomes(lambda rank, groups: iter([[sample(5, original_seq_len=3), sample(9)], sample(16)]))
+    for step in found:
+        assert (step.totals.num_tokens, step.totals.num_sequences) == (28, 3)
+        assert type(step.totals.squared_length_sum) is int
+    plan = found[0].plan
+    padded = plan.entry_padded_lengths
+    assert found[0].totals.num_padded_tokens == padded.sum()
+    assert found[0].totals.squared_length_sum == (padded**2).sum()
+    assert found[0].totals.global_valid_tokens == 2 + 8 + 15
+    assert all(step.totals == found[0].totals for step in found)
+    assert [step.plan is not None for step in found] == [True, False] * 2 + [False] * 4 + [True, False] * 2
+
+
+def test_squares_beyond_what_a_float_holds_stay_exact() -> None:
+    length = 3_000_001
+    mesh = dcpack.Topology(axes=("tp",), sizes=(2,))
+    options = StepOptions(capacity=2**22, tp_size=2, padding=dcpack.PaddingRule(), scheduler="in_order")
+    tokens = np.zeros(length, np.int8)
+    labels = {"labels": tokens, "loss_mask": tokens, "position_ids": tokens}
+    for step in outcomes(
+        lambda r, g: iter([{"tokens": tokens, "padded_seq_len": length, **labels}] * 2), mesh=mesh, options=options
+    ):
+        assert step.totals.squared_length_sum == 2 * length**2 > 2**44
+        assert step.totals.num_padded_tokens == 2 * length
+
+
+@pytest.mark.parametrize("short", [0, 2, 8, 10])
+def test_an_end_that_cp_siblings_or_stages_do_not_share_is_an_error(short: int) -> None:
+    # CP siblings and stages read the same: an end that they do not share is a fault of the data.
+    ends = outcomes(lambda rank, groups: iter([sample(4)] * (1 if rank == short else 2)))
+    assert all(isinstance(end, dcpack.PeerError) for end in ends), ends
+    assert all("must read the same data" in str(end) for end in ends), ends
+
+
+def test_a_shared_end_is_an_end_and_no_error() -> None:
+    ends = outcomes(lambda rank, groups: iter([sample(4)]))
+    for end in ends:
+        assert isinstance(end, EndOfData)
+        assert (end.num_items, end.num_sequences, end.num_tokens) == ((1,), 1, 4)
+
+
+def test_an_uneven_end_over_data_parallel_ranks() -> None:
+    mesh = dcpack.Topology(axes=("dp", "pp", "tp"), sizes=(2, 2, 2))
+    options = StepOptions(capacity=32, tp_size=2, pp_size=2)
+    ends = outcomes(lambda rank, groups: iter([sample(4)] * (1 + groups.dp.rank)), mesh=mesh, options=options)
+    for end in ends:
+        assert isinstance(end, EndOfData)
+        assert (end.num_items, end.num_sequences, end.num_tokens) == ((1, 2), 3, 12)
+
+
+def failing() -> Iterator[Any]:
+    yield sample(4)
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize("bad", [0, 2, 8, 10])
+def test_a_fault_on_any_rank_is_an_error_on_all(bad: int) -> None:
+    found = outcomes(lambda rank, groups: failing() if rank == bad else iter([sample(4)] * 2))
+    for error in found:
+        assert isinstance(error, PeerError)
+        assert (error.rank, error.cause) == (bad, "KeyError")
+
+
+@pytest.mark.parametrize("bad", range(12))
+def test_a_wrong_argument_on_any_rank_is_an_error_on_all(bad: int) -> None:
+    def fn(world: dcpack.Communicator) -> Any:
+        groups = build_groups(world, MESH)
+        items = iter([sample(4)] * 2) if has_data(groups) else None
+        options = StepOptions(capacity=32, tp_size=2, pp_size=4, cp_size=2) if world.rank == bad else OPTIONS
+        try:
+            wrap_data_iterator(items, groups, options, num_microbatches=2)
+        except PeerError as error:
+            return error.rank, error.cause, "pp_size 4, not 3" in str(error)
+
+    assert dcpack.run_ranks(12, fn, deadline_s=5.0) == [(bad, "ArgumentError", True)] * 12
+
+
+@pytest.mark.parametrize("other", [2, 8, 10])
+def test_ranks_that_read_other_data_are_named(other: int) -> None:
+    found = outcomes(lambda rank, groups: iter([sample(4), sample(6 if rank == other else 5)]))
+    for error in found:
+        assert isinstance(error, PeerError)
+        assert "must read the same data" in str(error)
+
+
+def test_other_labels_of_a_cp_sibling_are_seen() -> None:
+    masked = np.array([1, 2, 3, -100])
+    found = outcomes(
+        lambda rank, groups: iter([sample(4), sample(4, **({"labels": masked * 0 - 100} if rank == 2 else {}))])
+    )
+    assert all("other than the first: rank 2" in str(error) for error in found), found
+
+
+def test_all_stages_of_one_rank_may_read_other_data_than_the_first() -> None:
+    # The last stage agrees with itself, but not with the first one.
+    found = outcomes(lambda rank, groups: iter([sample(4), sample(5 if groups.is_first_stage else 6)]))
+    for error in found:
+        assert isinstance(error, PeerError)
+        assert "all stages must read the same data; against the first: num_tokens 10, not 9" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (lambda rank, groups: None, "data_iterator must not be None on a stage that computes on data"),
+        (lambda rank, groups: [iter([])] * 2, "one iterator for each of 1 virtual stages, got 2"),
+        (lambda rank, groups: iter([sample(4), sample(400)]), "1 sequence is longer than the limit of 64 tokens"),
+        (lambda rank, groups: iter([sample(4), {"tokens": np.arange(3)}]), "not both or neither: sample 1"),
+    ],
+)
+def test_what_cannot_be_is_an_error_on_all(source: Any, text: str) -> None:
+    found = outcomes(source)
+    assert all(text in str(error) for error in found), found
+
+
+def test_peers_must_not_bring_data() -> None:
+    mesh = dcpack.Topology(axes=("tp",), sizes=(2,))
+    options = StepOptions(capacity=32, tp_size=2)
+
+    def fn(world: dcpack.Communicator) -> None:
+        wrap_data_iterator(iter([sample(4)]), build_groups(world, mesh), options, num_microbatches=1)
+
+    with pytest.raises(PeerError, match="data_iterator must be None on all but the first rank"):
+        dcpack.run_ranks(2, fn)
+
+
+def test_options_must_be_those_of_the_groups() -> None:
+    found = outcomes(lambda rank, groups: iter([]), options=StepOptions(capacity=32, tp_size=2, pp_size=2))
+    assert all("options must be those of the groups: pp_size 2, not 3, cp_size 1, not 2" in str(e) for e in found)
+
+
+def test_too_few_sequences_get_dummies_where_asked_for() -> None:
+    mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
+    for on_empty in ("error", "dummy"):
+        options = StepOptions(capacity=32, scheduler="in_order", on_empty=on_empty)
+        found = outcomes(
+            lambda r, g: iter([[sample(4)] if r == 0 else []]), mesh=mesh, options=options, num_microbatches=1
+        )
+        if on_empty == "error":
+            assert all("cannot give each of 2 ranks work" in str(error) for error in found)
+        else:
+            rows = [next(step.data_iterator) for step in found]
+            assert sorted(float(row["loss_mask"].sum()) for row in rows) == [0.0, 3.0]
+            assert found[0].totals.num_microbatches == 1
+
+
+def test_steps_follow_one_another() -> None:
+    mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
+    options = StepOptions(capacity=16)
+
+    def fn(world: dcpack.Communicator) -> list[int]:
+        groups = build_groups(world, mesh)
+        source = iter([sample(n) for n in range(1, 8)])
+        sizes = [wrap_data_iterator(source, groups, options, num_microbatches=2).totals.num_tokens for _ in range(3)]
+        with pytest.raises(EndOfData) as end:
+            wrap_data_iterator(source, groups, options, num_microbatches=2)
+        return [*sizes, *end.value.num_items]
+
+    assert dcpack.run_ranks(2, fn) == [[6, 14, 22, 1, 1]] * 2
+
+
+def test_planning_is_over_padded_lengths() -> None:
+    plan = plan_step([8, 30], StepOptions(capacity=16, tp_size=2), num_ranks=2)
+    assert plan.lengths.tolist() == [8, 30]
+    assert plan.padding == dcpack.PaddingRule(tp=2)
+    static = plan_step([8, 8], StepOptions(capacity=8, cp_size=2, scheduler="in_order"), num_ranks=2)
+    assert static.cp_size.tolist() == [2] * static.num_bins
+    capped = plan_step([8, 8], StepOptions(capacity=8, max_sequences=1), num_ranks=1)
+    assert capped.num_microbatches == 2
