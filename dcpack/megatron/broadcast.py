@@ -36,7 +36,9 @@ def broadcast_tensor(communicator: Communicator, tensor: Any, root: int = 0) -> 
     return broadcast_tree(communicator, tensor, root)
 
 
-def broadcast_scalars(communicator: Communicator, values: Sequence[Any] | np.ndarray | None, root: int = 0) -> list[Any]:
+def broadcast_scalars(
+    communicator: Communicator, values: Sequence[Any] | np.ndarray | None, root: int = 0
+) -> list[Any]:
     """Return the root's numbers on all members, exactly. Collective.
 
     Integers of any size stay what they are: sums of tokens and of squared lengths soon leave what a float holds.
