@@ -1,0 +1,200 @@
+"""The path through torch's process groups, and Megatron-Core's own classes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from dcpack_torch.backend import TorchGlooBackend
+from dcpack_torch.megatron import groups_of, make_packed_seq_params, options_from_config, to_host
+from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
+from torch.nn.attention.varlen import varlen_attn
+
+import dcpack
+from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.export import packed_seq_params, torch_varlen
+from dcpack.layout import packed_offsets
+from dcpack.megatron import ParallelGroups, StepOptions
+
+jobs: Any = importlib.import_module("megatron_jobs")
+
+Launch = Callable[..., list[Any]]
+
+
+def test_the_token_sum_holds_over_process_groups(launch: Launch) -> None:
+    case = jobs.Case((1, 1, 1, 4), "dynamic_cp", 1)
+    expected = 4 * sum(1000 * (s + 1) * n + n * (n - 1) // 2 for s, n in enumerate(jobs.lengths_of(case)))
+    seen = launch(4, "torch_path")
+    for each in seen:
+        assert each["weighted"] == each["rows"] == expected
+    assert {size for each in seen for size in each["sizes"]} >= {1, 4}  # the proof saw several sizes
+
+
+def test_run_has_megatrons_arguments_and_results(launch: Launch) -> None:
+    for each in launch(4, "scheduler_run"):
+        stage = each["place"]["pp"]
+        for step in each["steps"]:
+            num_microbatches, padded, squared = step["totals"]
+            assert num_microbatches % 2 == 0
+            assert type(padded) is type(squared) is int
+            everything = ["labels", "loss_mask", "position_ids", "tokens"]
+            # The last virtual stage of the last rank has MTP layers.
+            assert step["fields"] == ([["position_ids", "tokens"], []] if stage == 0 else [[], everything])
+
+
+def test_with_the_release_of_megatron_core(launch: Launch) -> None:
+    results = launch(2, "megatron_core")
+    groups = results[0]["groups"]
+    assert [each["groups"] for each in results] == [groups] * 2
+    tokens = {0: range(20), 1: range(10, 13), 2: range(20, 25), 3: range(100, 104), 4: range(110, 119)}
+    for rank, each in enumerate(results):
+        wanted = {number for ranks in groups for number in ranks[rank]}
+        assert each["samples"] == {number: list(tokens[number]) for number in wanted}
+        assert each["labels"] == {number: [token + 1 for token in tokens[number]] for number in wanted}
+        assert each["is_theirs"]
+        assert each["params"][0] == "thd"
+        assert each["params"][3] == 1
+    assert {number for ranks in groups for ids in ranks for number in ids} == set(range(5))
+    assert any(len([ids for ids in ranks if 0 in ids]) == 2 for ranks in groups)  # 20 tokens need both ranks
+    theirs, ours = results[0]["signatures"]["__init__"]
+    assert ours[: len(theirs)] == theirs
+    theirs, ours = results[0]["signatures"]["get_groups_and_subsamples"]
+    assert ours == theirs
+
+
+# ---- the schedulers' contracts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", jobs.SCHEDULERS)
+@pytest.mark.parametrize("multiple", [None, 4])
+def test_groups_hold_every_sample_and_leave_no_rank_empty(scheduler: str, multiple: int | None) -> None:
+    pairs = [(7 * i + 3, 8 + 8 * (i % 5)) for i in range(30)]
+    made = PackingScheduler(64, 2, 4, multiple, scheduler=scheduler)
+    groups = made.get_groups_and_subsamples(pairs)
+    assert made.is_dynamic_cp == (scheduler != "in_order")
+    assert len(groups) % (multiple or 1) == 0
+    length_of = dict(pairs)
+    found: dict[int, list[int]] = {}
+    for ranks in groups:
+        assert len(ranks) == 8
+        assert all(ranks)
+        for number in {number for ids in ranks for number in ids}:
+            holders = [rank for rank, ids in enumerate(ranks) if number in ids]
+            assert holders == list(range(holders[0], holders[0] + len(holders)))
+            found.setdefault(number, []).append(len(holders))
+        for ids in ranks:
+            sizes = {len([1 for other in ranks if ids[0] in other])}
+            assert sum(length_of[i] for i in ids) <= 64 * sizes.pop()
+    assert {number: len(times) for number, times in found.items()} == {number: 1 for number, _ in pairs}
+
+
+def test_most_sequences_of_a_row_and_the_smallest_cp_size() -> None:
+    groups = PackingScheduler(64, 1, 2, None, max_num_seqs=2).get_groups_and_subsamples([(i, 8) for i in range(8)])
+    assert all(len(ids) <= 2 for ranks in groups for ids in ranks)
+    groups = PackingScheduler(64, 1, 4, None, min_cp_size=2).get_groups_and_subsamples([(i, 8) for i in range(8)])
+    assert all(ranks[0] == ranks[1] and ranks[2] == ranks[3] for ranks in groups)
+
+
+def test_required_keys() -> None:
+    keys = PackingScheduler(64, 1, 2, None).get_required_sample_keys()
+    assert keys == ["tokens", "labels", "loss_mask", "position_ids", "original_seq_len", "padded_seq_len"]
+    keys.clear()
+    assert PackingScheduler(64, 1, 2, None).get_required_sample_keys()
+
+
+def test_what_schedulers_refuse() -> None:
+    made = PackingScheduler(64, 1, 2, None)
+    with pytest.raises(ArgumentError, match=r"sample ids must differ; repeated: 3$"):
+        made.get_groups_and_subsamples([(3, 8), (4, 8), (3, 9)])
+    with pytest.raises(ArgumentError, match="sample lengths must be at least 1; not those of samples 4, 5"):
+        made.get_groups_and_subsamples([(3, 8), (4, 0), (5, -1)])
+    with pytest.raises(InfeasibleError, match="sequence 0 has 900"):
+        made.get_groups_and_subsamples([(3, 900)])
+    with pytest.raises(ArgumentError, match="scheduler must be one of"):
+        PackingScheduler(64, 1, 2, None, scheduler="dp_balanced")
+
+
+def test_lengths_go_with_the_ids() -> None:
+    made = HybridCPScheduler(16, SimpleNamespace(size=lambda: 2))
+    lengths, groups = made.get_groups_and_subsamples([(5, 20), (9, 4), (2, 8)], None)
+    length_of = {5: 20, 9: 4, 2: 8}
+    assert lengths == [[[length_of[i] for i in ids] for ids in ranks] for ranks in groups]
+    assert {i for ranks in groups for ids in ranks for i in ids} == {2, 5, 9}
+
+
+# ---- tensors, options, params ----------------------------------------------------------------------------------------
+
+
+def test_tensors_of_any_dtype_come_to_the_host() -> None:
+    tensor = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    array = to_host(tensor)
+    assert (array.dtype, array.astype(float).tolist()) == (ml_dtypes.bfloat16, [1.5, -2.0])
+    ints = torch.arange(6).reshape(2, 3)
+    assert to_host(ints.T).tolist() == ints.T.tolist()
+    assert np.shares_memory(to_host(ints), ints.numpy())
+    assert to_host([1, 2]).tolist() == [1, 2]
+
+
+def alone() -> ParallelGroups:
+    world = TorchGlooBackend().world()
+    return ParallelGroups(tp=world, pp=world, dp=world, dp_cp=world)
+
+
+def test_options_of_a_configuration() -> None:
+    config = SimpleNamespace(
+        max_seqlen_per_dp_cp_rank=4096,
+        sequence_packing_scheduler="default_dynamic_cp",
+        virtual_pipeline_model_parallel_size=2,
+        microbatch_group_size_per_vp_stage=3,
+        min_dynamic_context_parallel_size=1,
+        thd_max_num_seqs=7,
+    )
+    made = options_from_config(config, alone(), padding=dcpack.PaddingRule(block=16))
+    assert made == StepOptions(
+        capacity=4096,
+        scheduler="packing_aware",
+        vpp_size=2,
+        microbatch_group_size=3,
+        max_sequences=7,
+        padding=dcpack.PaddingRule(block=16),
+    )
+    config = SimpleNamespace(max_seqlen_per_dp_cp_rank=64, microbatch_group_size_per_vp_stage=4)
+    assert options_from_config(config, alone()) == StepOptions(capacity=64)  # no virtual stages, no multiple
+
+
+def test_a_collection_must_have_its_groups() -> None:
+    with pytest.raises(ArgumentError, match="must have the groups tp, pp, dp, dp_cp; no pp, dp_cp"):
+        groups_of(SimpleNamespace(tp=1, dp=2, pp=None))
+
+
+@dataclass
+class Old:
+    qkv_format: str
+    cu_seqlens_q: Any
+    cu_seqlens_kv: Any
+    cu_seqlens_q_padded: Any
+    cu_seqlens_kv_padded: Any
+    max_seqlen_q: int
+    max_seqlen_kv: int
+
+
+def test_a_class_without_newer_fields_is_filled_if_nothing_is_lost() -> None:
+    fields = packed_seq_params(packed_offsets([3, 2], [4, 4]))
+    made = make_packed_seq_params(fields, Old)
+    assert made.cu_seqlens_q is fields["cu_seqlens_q"]
+    dynamic = packed_seq_params(packed_offsets([3, 2], [4, 4]), local_cp_size=2, cp_group="group")
+    with pytest.raises(ArgumentError, match="Old of this release has no field for cp_group, local_cp_size"):
+        make_packed_seq_params(dynamic, Old)
+
+
+def test_names_of_torchs_varlen_attention() -> None:
+    exported = torch_varlen(packed_offsets([3, 2], [4, 4]), seqused=True)
+    assert exported.keys() <= inspect.signature(varlen_attn).parameters.keys()
