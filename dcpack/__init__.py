@@ -5,6 +5,7 @@ from dcpack.batched_data_dict import BatchedDataDict, SlicedDataDict
 from dcpack.comm import Backend, Communicator, get_backend, run_ranks
 from dcpack.cost import CostModel, QuadraticCost, RingCost
 from dcpack.errors import ArgumentError, BackendError, DcpackError, InfeasibleError, PeerError, PlanError
+from dcpack.loader import TPBroadcastDataLoader
 from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
 from dcpack.topology import Topology
@@ -25,6 +26,7 @@ __all__ = [
     "QuadraticCost",
     "RingCost",
     "SlicedDataDict",
+    "TPBroadcastDataLoader",
     "Topology",
     "balance",
     "get_backend",

@@ -314,7 +314,7 @@ def test_public_names_exist_and_are_documented(module: str) -> None:
 
 def test_every_package_of_algorithms_says_what_is_public() -> None:
     families = ("balancing", "cost", "packing", "scheduling", "sharding")
-    for name in (*families, "batched_data_dict", "comm", "exchange", "export", "megatron"):
+    for name in (*families, "batched_data_dict", "comm", "exchange", "export", "loader", "megatron"):
         assert f"dcpack.{name}" in PUBLIC
 
 
