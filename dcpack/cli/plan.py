@@ -25,6 +25,7 @@ from dcpack.report import (
     Cluster,
     HtmlReport,
     Planned,
+    ShapeCount,
     StrategyResult,
     compare_strategies,
     format_steps,
@@ -67,6 +68,10 @@ def add_parser(commands: Any) -> None:
     add("--block", type=int, default=1, help="kernel block, for the padding rule: 16 for fp8, 32 for mxfp8")
     add("--microbatch-multiple", type=int, default=1, help="micro-batches are a multiple of it (pipeline stages)")
     add("--max-sequences", type=int, default=None, help="most sequences in a bin")
+    add("--row-lengths", default=None, metavar="N,N", help="fixed row lengths for uniform_cp; none: the capacity")
+    add(
+        "--max-seqlens", default=None, metavar="N,N", help="fixed values of max_seqlen for uniform_cp; none: by the row"
+    )
     add("--on-empty", choices=ON_EMPTY, default="dummy", help="where sequences are too few for the ranks")
     add("--step", type=int, default=0, help="the step that --save, --image, --trace and --html show")
     add("--per-step", action="store_true", help=f"print every step, not only the first {_MAX_STEPS_SHOWN}")
@@ -93,10 +98,16 @@ def _run(args: argparse.Namespace) -> int:
     check_int("--step", args.step, minimum=0, maximum=max(steps.count - 1, 0))
     names = [_NAMES[name] for name in args.scheduler]
     chosen: dict[str, Plan] = {}
+    shapes = ShapeCount(
+        row_lengths=_numbers_of("--row-lengths", args.row_lengths),
+        max_seqlens=_numbers_of("--max-seqlens", args.max_seqlens),
+    )
 
     def keep(name: str, number: int, planned: Planned) -> None:
         if number == args.step:
             chosen[name] = planned.plan
+        if name == "uniform_cp":
+            shapes.add(planned.plan)
 
     with progress_bar("planning", unit="plan") as progress:
         done = progress(steps.count * len(names))
@@ -109,9 +120,9 @@ def _run(args: argparse.Namespace) -> int:
         save_html_report(args.html, _html_report(args, cluster, steps, results, chosen))
         written += [f"{args.html}: a page for a browser"]
     if args.json:
-        sys.stdout.write(json.dumps(_as_json(args, cluster, results), indent=2) + "\n")
+        sys.stdout.write(json.dumps(_as_json(args, cluster, results, shapes), indent=2) + "\n")
     else:
-        sys.stdout.write(_as_text(args, cluster, steps, results) + "\n")
+        sys.stdout.write(_as_text(args, cluster, steps, results, shapes) + "\n")
         sys.stdout.write("".join(f"{line}\n" for line in written))
     return 0 if any(result.failure is None for result in results) else 1
 
@@ -140,10 +151,16 @@ def _cluster_of(args: argparse.Namespace) -> Cluster:
 def _cp_sizes_of(text: str) -> str | tuple[int, ...]:
     if not text[:1].isdigit():
         return text
+    return _numbers_of("--cp-sizes", text, also="a name or ") or ()
+
+
+def _numbers_of(name: str, text: str | None, *, also: str = "") -> tuple[int, ...] | None:
+    if text is None:
+        return None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise ArgumentError(f"--cp-sizes must be a name or numbers with commas between, got {text!r}") from error
+        raise ArgumentError(f"{name} must be {also}numbers with commas between, got {text!r}") from error
 
 
 class _Steps:
@@ -163,7 +180,9 @@ class _Steps:
             yield part
 
 
-def _as_text(args: argparse.Namespace, cluster: Cluster, steps: _Steps, results: list[StrategyResult]) -> str:
+def _as_text(
+    args: argparse.Namespace, cluster: Cluster, steps: _Steps, results: list[StrategyResult], shapes: ShapeCount
+) -> str:
     tokens = sum(held[1] for held in steps.held)
     sequences = sum(held[0] for held in steps.held)
     lines = [
@@ -175,6 +194,8 @@ def _as_text(args: argparse.Namespace, cluster: Cluster, steps: _Steps, results:
         "step time and bound: means over steps, simulated; bound: of the same pieces",
     ]
     lines += [f"{result.name}: {result.failure}" for result in results if result.failure is not None]
+    if shapes.cp_sizes:
+        lines.append(f"uniform_cp: {shapes.describe()}")
     shown = steps.held if args.per_step else steps.held[:_MAX_STEPS_SHOWN]
     if any(result.failure is None for result in results) and shown:
         lines += ["", format_steps(results, shown, unit=cluster.cost.unit)]
@@ -212,7 +233,9 @@ def _html_report(
     )
 
 
-def _as_json(args: argparse.Namespace, cluster: Cluster, results: list[StrategyResult]) -> dict[str, Any]:
+def _as_json(
+    args: argparse.Namespace, cluster: Cluster, results: list[StrategyResult], shapes: ShapeCount
+) -> dict[str, Any]:
     options = {key: value for key, value in vars(args).items() if key != "run"}
     strategies = [
         {
@@ -224,7 +247,17 @@ def _as_json(args: argparse.Namespace, cluster: Cluster, results: list[StrategyR
         }
         for result in results
     ]
-    return {"options": options, "time_unit": cluster.cost.unit, "strategies": strategies}
+    counted = {
+        "bound": shapes.bound,
+        "seen": [asdict(shape) for shape in sorted(shapes.seen)],
+        "failure": shapes.failure,
+    }
+    return {
+        "options": options,
+        "time_unit": cluster.cost.unit,
+        "strategies": strategies,
+        "uniform_cp_shapes": counted if shapes.cp_sizes else None,
+    }
 
 
 def _write_files(args: argparse.Namespace, cluster: Cluster, chosen: dict[str, Plan], names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from dcpack.report.html import HtmlReport, save_html_report
 from dcpack.report.lengths import LengthSummary, format_lengths, summarise_lengths
 from dcpack.report.pictures import save_length_picture, save_plan_picture
+from dcpack.report.shapes import ShapeCount
 from dcpack.report.strategies import (
     STRATEGIES,
     Cluster,
@@ -22,6 +23,7 @@ __all__ = [
     "HtmlReport",
     "LengthSummary",
     "Planned",
+    "ShapeCount",
     "StepFigures",
     "StrategyResult",
     "Timeline",

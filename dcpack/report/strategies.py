@@ -152,6 +152,10 @@ def _packing_aware(cluster: Cluster, lengths: Int64Array) -> Planned:
     return Planned.of(cluster.plan(lengths, scheduler="packing_aware"))
 
 
+def _uniform_cp(cluster: Cluster, lengths: Int64Array) -> Planned:
+    return Planned.of(cluster.plan(lengths, scheduler="uniform_cp"))
+
+
 def _dynamic_cp(cluster: Cluster, lengths: Int64Array) -> Planned:
     return Planned.of(cluster.plan(lengths, scheduler="dynamic_cp"))
 
@@ -161,6 +165,7 @@ STRATEGIES: dict[str, Callable[[Cluster, Int64Array], Planned]] = {
     "static CP": _static_cp,
     "in_order": _in_order,
     "packing_aware": _packing_aware,
+    "uniform_cp": _uniform_cp,
     "dynamic_cp": _dynamic_cp,
 }
 """The strategies by name, from the wasteful to the best."""

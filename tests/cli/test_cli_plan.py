@@ -23,7 +23,7 @@ Run = Callable[..., Any]
 
 LENGTHS = [4, 2, 6, 3, 16, 7, 30, 9, 1, 5, 5, 12]
 ARGUMENTS = ("--ranks", "4", "--capacity", "16", "--cost", "quadratic")
-NAMES = ("pad-to-longest", "static-cp", "in_order", "packing_aware", "dynamic_cp")
+NAMES = ("pad-to-longest", "static-cp", "in_order", "packing_aware", "uniform_cp", "dynamic_cp")
 
 
 @pytest.fixture
@@ -211,6 +211,7 @@ def test_the_json_agrees_with_plans_made_directly(sync: str, file: Path, cli: Ru
     for name, chosen in {
         "dynamic_cp": [{"sync": sync}] * 3,
         "packing_aware": [{"scheduler": "packing_aware"}] * 3,
+        "uniform_cp": [{"scheduler": "uniform_cp", "sync": sync}] * 3,
         "in_order": [{"scheduler": "in_order", "cp_sizes": (1,)}] * 3,
         "static CP": [{"scheduler": "in_order", "cp_sizes": (size,)} for size in (1, 2, 1)],
     }.items():
@@ -255,7 +256,7 @@ def test_the_table_by_hand(tmp_path: Path, cli: Run) -> None:
     assert lines[1] == "2 ranks, capacity 10 tokens a rank, cost quadratic, sync microbatch"
     assert lines[3].split() == "micro- cut utili- max/mean mean step time bound above planning".split()
     assert lines[4].split() == "strategy batches sequences padding zation work CP (cost) (cost) bound (ms/step)".split()
-    rows = {name: line for name in STRATEGIES for line in lines[6:11] if line.startswith(name)}
+    rows = {name: line for name in STRATEGIES for line in lines[6:12] if line.startswith(name)}
     assert list(rows) == list(STRATEGIES)
     # 36, then 16 * 16 / 2 on both ranks: 128. Bounds 32.5 and 128.
     assert rows["packing_aware"].split()[:-1] == "packing_aware 2 0 0.0% 77.5% 1.02 1.52 82 80.25 2.2%".split()
@@ -265,8 +266,34 @@ def test_the_table_by_hand(tmp_path: Path, cli: Run) -> None:
     assert rows["static CP"].split()[:-1] == "static CP 2 0 0.0% 77.5% 1.08 1.52 86.5 82 5.5%".split()
     # The steps, each strategy's time and its distance from its bound; the strategy that failed is not among them.
     steps = [line.split() for line in lines[lines.index("") + 1 :][-2:]]
-    assert steps[0] == "0 4 15 6 52 44.4% 45 25.0% 36 10.8% 36 10.8%".split()
-    assert steps[1] == "1 1 16 16 128 0.0% 128 0.0% 128 0.0% 128 0.0%".split()
+    assert steps[0] == "0 4 15 6 52 44.4% 45 25.0% 36 10.8% 36 10.8% 36 10.8%".split()
+    assert steps[1] == "1 1 16 16 128 0.0% 128 0.0% 128 0.0% 128 0.0% 128 0.0%".split()
+
+
+def test_the_number_of_shapes_is_printed(tmp_path: Path, cli: Run) -> None:
+    # One rank of 10: a first step of 4 and 5 in one row of 9, a second of 3; CP size 1 alone.
+    file = tmp_path / "a.txt"
+    file.write_text("4\n5\n3\n")
+    command = ("plan", file, "--ranks", 1, "--capacity", 10, "--global-batch-size", 2, "--scheduler", "uniform_cp")
+    assert "uniform_cp: at most 1 shapes of a batch (1 CP size x 1 row length), 1 seen" in cli(*command).out
+    buckets = ("--row-lengths", "4,8,10", "--max-seqlens", "5,10")
+    done = cli(*command, *buckets)
+    assert "uniform_cp: at most 6 shapes of a batch (1 CP size x 3 row lengths x 2 max_seqlens), 2 seen" in done.out
+    assert json.loads(cli(*command, *buckets, "--json").out)["uniform_cp_shapes"] == {
+        "bound": 6,
+        "seen": [
+            {"cp_size": 1, "row_tokens": 4, "max_seqlen": 5},
+            {"cp_size": 1, "row_tokens": 10, "max_seqlen": 5},
+        ],
+        "failure": None,
+    }
+    done = cli(*command, "--row-lengths", "4")
+    assert "uniform_cp: no fixed shape for all batches: static shapes hold 4 tokens a rank" in done.out
+    assert json.loads(cli(*command[:-1], "in_order", "--json").out)["uniform_cp_shapes"] is None
+    for wrong, message in (("4,x", "--row-lengths must be numbers with commas"), ("4,4", "row_lengths must ascend")):
+        done = cli(*command, "--row-lengths", wrong)
+        assert done.code != 0
+        assert message in done.err
 
 
 def test_only_the_first_steps_are_listed_unless_all_are_asked_for(file: Path, cli: Run) -> None:
@@ -331,6 +358,7 @@ def test_a_strategy_that_cannot_says_why_in_its_row(file: Path, cli: Run) -> Non
         "pad to longest",
         "static CP",
         "packing_aware",
+        "uniform_cp",
         "dynamic_cp",
     ]
 
@@ -345,7 +373,7 @@ def test_where_no_strategy_can_the_command_fails(more: tuple[str, ...], tmp_path
         assert all("sequence 2 has 65" in strategy["failure"] for strategy in _strategies(done.out).values())
     else:
         reasons = [line for line in done.out.splitlines() if line.endswith("sequence 2 has 65")]
-        assert [line.split(": ")[0] for line in reasons[-5:]] == list(STRATEGIES)
+        assert [line.split(": ")[0] for line in reasons[-len(STRATEGIES) :]] == list(STRATEGIES)
     assert not (tmp_path / "plan.npz").exists()
 
 

@@ -25,7 +25,7 @@ from dcpack.report import (
     format_strategies,
 )
 
-NAMES = ["pad to longest", "static CP", "in_order", "packing_aware", "dynamic_cp"]
+NAMES = ["pad to longest", "static CP", "in_order", "packing_aware", "uniform_cp", "dynamic_cp"]
 
 
 def _cluster(**options: Any) -> Cluster:
@@ -199,6 +199,7 @@ def test_one_rank() -> None:
         "static CP": 2,
         "in_order": 2,
         "packing_aware": 2,
+        "uniform_cp": 2,
         "dynamic_cp": 2,
     }.items():
         totals = found[name].totals
@@ -369,7 +370,7 @@ def test_what_the_cluster_says_reaches_the_plans(monkeypatch: pytest.MonkeyPatch
         on_empty="error",
     )
     compare_strategies(cluster, [[4, 2, 6, 3, 15, 7, 20, 8]], done=lambda: None, names=NAMES[1:])
-    static_cp, in_order, packing_aware, dynamic_cp = asked_for
+    static_cp, in_order, packing_aware, uniform_cp, dynamic_cp = asked_for
     assert packing_aware == {
         "num_ranks": 4,
         "capacity": 10,
@@ -385,6 +386,7 @@ def test_what_the_cluster_says_reaches_the_plans(monkeypatch: pytest.MonkeyPatch
         "on_empty": "error",
         "scheduler": "packing_aware",
     }
+    assert uniform_cp == {**packing_aware, "scheduler": "uniform_cp"}
     assert dynamic_cp == {**packing_aware, "scheduler": "dynamic_cp"}
     # Static strategies have a CP size of their own, and all else alike.
     assert static_cp == {**packing_aware, "scheduler": "in_order", "cp_sizes": (2,), "min_cp_size": 1}
