@@ -82,14 +82,46 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
-def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
-    """Return `values` as a read-only int64[n]: lengths, counts or other whole numbers of at least `minimum`.
+def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
+    """Return `values` as int64 of the same shape: whole numbers of at least `minimum`; no copy where they are int64.
 
     Any integer width is taken, and floats that are whole numbers are not: a length that went through a float has
     usually lost its exactness somewhere.
 
     Raises:
-        ArgumentError: not one-dimensional, not integers, beyond int64, or some value below `minimum` (all are named).
+        ArgumentError: not integers, beyond int64, or some value below `minimum` (all are named).
+
+    Example:
+        >>> as_integers("cp_size", np.uint8(3))
+        array(3)
+        >>> as_integers("cp_size", [[1, 0]], minimum=1)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: cp_size must be at least 1: cp_size[0, 1] = 0
+    """
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be an array of integers: {error}") from error
+    if array.size == 0 and isinstance(values, list | tuple):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}")
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
+    result = array.astype(np.int64, copy=False)
+    if result.size and result.min() < minimum:
+        low = np.argwhere(result < minimum).tolist()
+        listed = list_offenders([f"{name}{i if i else ''} = {result[tuple(i)]}" for i in low])
+        raise ArgumentError(f"{name} must be at least {minimum}: {listed}")
+    return result
+
+
+def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
+    """Return `values` as a read-only int64[n] of its own: lengths, counts or other numbers of at least `minimum`.
+
+    Raises:
+        ArgumentError: not one-dimensional, or not as `as_integers` wants them.
 
     Example:
         >>> as_lengths("lengths", np.array([3, 1], np.uint16))
@@ -107,16 +139,41 @@ def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
         raise ArgumentError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.size == 0:
         array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}")
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
-        raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
-    result = array.astype(np.int64)  # always a copy: the caller may change its own array later
-    if low := np.flatnonzero(result < minimum).tolist():
-        listed = list_offenders([f"{name}[{i}] = {result[i]}" for i in low])
-        raise ArgumentError(f"{name} must be at least {minimum}: {listed}")
+    result = as_integers(name, array, minimum=minimum).copy()  # the caller may change its own array later
     result.setflags(write=False)
     return result
+
+
+def as_costs(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return `values` as an array of integers, or of float64: finite and at least 0.
+
+    Raises:
+        ArgumentError: not one-dimensional, not numbers, or some value negative, infinite or NaN (all are named).
+
+    Example:
+        >>> as_costs("costs", [1, 2.5])
+        array([1. , 2.5])
+        >>> as_costs("costs", [1.0, float("nan")])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: costs must be finite and at least 0: costs[1] = nan
+    """
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be a one-dimensional array of numbers: {error}") from error
+    if array.ndim != 1:
+        raise ArgumentError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if array.dtype.kind not in "iuf":
+        raise ArgumentError(f"{name} must hold integers or floats, got dtype {array.dtype}")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)
+    refused = array < 0 if array.dtype.kind != "f" else ~np.isfinite(array) | (array < 0)
+    if refused.any():
+        bad = np.flatnonzero(refused).tolist()
+        listed = list_offenders([f"{name}[{i}] = {array[i]}" for i in bad])
+        raise ArgumentError(f"{name} must be finite and at least 0: {listed}")
+    return array
 
 
 def exact_sum(values: npt.NDArray[np.integer[Any]]) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
+from dcpack._checks import Int64Array, as_costs, as_lengths, check_int
 from dcpack.errors import ArgumentError
 from dcpack.padding import PaddingRule, longest_fitting_length, padded_lengths, row_capacity
 
@@ -102,14 +102,7 @@ def balance_lower_bound(costs: npt.ArrayLike, num_parts: int) -> int | float:
         (5, 9, 1.5)
     """
     num_parts = check_int("num_parts", num_parts, minimum=1)
-    array = np.asarray(costs)
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ArgumentError(
-            f"costs must be one-dimensional integers or floats, got {array.dtype} of shape {array.shape}"
-        )
-    if bad := np.flatnonzero(~np.isfinite(array) | (array < 0)).tolist():
-        listed = list_offenders([f"costs[{i}] = {array[i]}" for i in bad])
-        raise ArgumentError(f"costs must be finite and at least 0: {listed}")
+    array = as_costs("costs", costs)
     values = array.tolist()  # Python numbers: sums of integers are exact, and fsum rounds only once
     largest = max(values, default=0)
     if array.dtype.kind == "f":

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, as_lengths, check_int, frozen, list_offenders
+from dcpack._checks import BoolArray, Int64Array, as_integers, as_lengths, check_int, frozen, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -224,15 +224,23 @@ def scatter_real(values: Any, slots: Int64Array, size: int, fill: Any) -> npt.ND
 
     Args:
         values: [k, ...], one value a real token; the result has its dtype.
-        slots: int64[k], where they go.
+        slots: int64[k], where they go, each below `size`.
         size: slots of the row.
         fill: the neutral value of padding.
+
+    Raises:
+        ArgumentError: slots that are not those of a row of `size`, or more or fewer than the values.
 
     Example:
         >>> scatter_real(np.array([7, 8]), np.array([0, 2]), 4, -100).tolist()
         [7, -100, 8, -100]
     """
-    values = np.asarray(values)
+    values, slots = np.asarray(values), as_integers("slots", slots)
+    size = check_int("size", size, minimum=0)
+    if slots.ndim != 1 or values.shape[:1] != slots.shape:
+        raise ArgumentError(f"slots must be one for each value, got shapes {slots.shape} and {values.shape}")
+    if slots.max(initial=-1) >= size:
+        raise ArgumentError(f"slots must be below size, {size}, got {slots.max()}")
     row = np.full((size, *values.shape[1:]), fill, values.dtype)
     row[slots] = values
     return row
@@ -245,7 +253,7 @@ def shift_labels(tokens: Any, cu_seqlens: Any) -> npt.NDArray[Any]:
     first of the next.
 
     Args:
-        tokens: [t], a signed integer dtype that can hold -100 (any other is widened to int64).
+        tokens: [t], integers; an unsigned dtype is widened to int64, so that it can hold -100.
         cu_seqlens: int32[n + 1], ends at t.
 
     Returns:
@@ -255,13 +263,12 @@ def shift_labels(tokens: Any, cu_seqlens: Any) -> npt.NDArray[Any]:
         >>> shift_labels([10, 11, 12, 20, 21, 22], [0, 3, 6]).tolist()
         [11, 12, -100, 21, 22, -100]
     """
-    tokens = np.asarray(tokens)
+    whole = as_integers("tokens", tokens, minimum=np.iinfo(np.int64).min)
+    tokens = np.asarray(tokens, None if whole.size else whole.dtype)
     offsets = check_cu_seqlens("cu_seqlens", cu_seqlens)
-    if tokens.dtype.kind not in "iu" and tokens.size:
-        raise ArgumentError(f"tokens must hold integers, got dtype {tokens.dtype}")
     if tokens.ndim != 1 or tokens.size != offsets[-1]:
         raise ArgumentError(f"tokens must be one-dimensional and end with cu_seqlens: {tokens.shape}, {offsets[-1]}")
-    dtype = tokens.dtype if tokens.dtype.kind == "i" else np.dtype(np.int64)
+    dtype = tokens.dtype if tokens.dtype.kind == "i" else whole.dtype
     labels = np.full(tokens.size, IGNORED_LABEL, dtype)
     labels[:-1] = tokens[1:]
     labels[offsets[1:][np.diff(offsets) > 0] - 1] = IGNORED_LABEL

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int
+from dcpack._checks import Int64Array, as_integers, check_int
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -33,6 +33,9 @@ __all__ = [
 MAX_CAPACITY = 2**40
 """The largest capacity that is taken, in tokens: beyond it sums over ranks could leave int64."""
 
+_MAX_SIZE = 2**16  # of tp and block
+_MAX_CP_SIZE = 2**24  # with these a multiple is below 2**57
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddingRule:
@@ -44,7 +47,7 @@ class PaddingRule:
         sequence_parallel: the total of a bin is padded too, to a multiple of ``block * cp * tp``.
 
     Raises:
-        ArgumentError: a size that is not an integer of at least 1, or a flag that is not a bool.
+        ArgumentError: a size that is not an integer from 1 to 65536, or a flag that is not a bool.
 
     Example:
         >>> PaddingRule(tp=2, block=16).multiple(2)
@@ -60,6 +63,8 @@ class PaddingRule:
     def __post_init__(self) -> None:
         for name in ("tp", "block"):
             object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=1))
+            if getattr(self, name) > _MAX_SIZE:
+                raise ArgumentError(f"{name} must be at most {_MAX_SIZE}, got {getattr(self, name)}")
         if not isinstance(self.sequence_parallel, bool):
             raise ArgumentError(f"sequence_parallel must be a bool, got {self.sequence_parallel!r}")
 
@@ -77,7 +82,7 @@ class PaddingRule:
             >>> rule.multiple(1), rule.multiple(np.array([1, 2, 4])).tolist()
             (2, [2, 8, 16])
         """
-        cp = np.asarray(cp_size, np.int64)
+        cp = _as_cp_sizes(cp_size)
         result = np.lcm(np.where(cp > 1, 2 * cp * self.tp, self.tp), self.block * cp)
         return int(result) if result.ndim == 0 else result
 
@@ -101,9 +106,22 @@ class PaddingRule:
             >>> PaddingRule(tp=2, block=1, sequence_parallel=True).padded_total(9, 2)
             12
         """
-        multiple = self.row_multiple() * np.asarray(cp_size, np.int64)
-        result = -(-np.asarray(total, np.int64) // multiple) * multiple
+        result = _round_up("total", total, self.row_multiple() * _as_cp_sizes(cp_size))
         return int(result) if result.ndim == 0 else result
+
+
+def _as_cp_sizes(values: Any) -> Int64Array:
+    sizes = as_integers("cp_size", values, minimum=1)
+    if sizes.size and sizes.max() > _MAX_CP_SIZE:
+        raise ArgumentError(f"cp_size must be at most {_MAX_CP_SIZE}, got {sizes.max()}")
+    return sizes
+
+
+def _round_up(name: str, values: Any, multiple: Any) -> Int64Array:
+    numbers = as_integers(name, values)
+    if np.any(numbers > np.iinfo(np.int64).max - multiple):
+        raise ArgumentError(f"{name} must leave room for padding within int64, got {numbers.max()}")
+    return -(-numbers // multiple) * multiple
 
 
 def padding_multiple(padding: PaddingRule | None, cp_size: Any) -> Any:
@@ -114,7 +132,7 @@ def padding_multiple(padding: PaddingRule | None, cp_size: Any) -> Any:
         (1, 8)
     """
     if padding is None:
-        ones = np.ones_like(np.asarray(cp_size, np.int64))
+        ones = np.ones_like(_as_cp_sizes(cp_size))
         return 1 if ones.ndim == 0 else ones
     return padding.multiple(cp_size)
 
@@ -134,8 +152,7 @@ def padded_lengths(lengths: Any, cp_size: Any = 1, padding: PaddingRule | None =
         >>> padded_lengths(np.array([3, 8, 9]), 2, PaddingRule()).tolist()
         [4, 8, 12]
     """
-    multiple = padding_multiple(padding, cp_size)
-    return -(-np.asarray(lengths, np.int64) // multiple) * multiple
+    return _round_up("lengths", lengths, padding_multiple(padding, cp_size))
 
 
 def check_capacity(capacity: Any, padding: Any) -> int:
@@ -192,7 +209,10 @@ def longest_fitting_length(capacity: int, cp_size: Any, padding: PaddingRule | N
         >>> longest_fitting_length(100, 1, PaddingRule(block=8)), longest_fitting_length(100, 2)
         (96, 200)
     """
-    cp = np.asarray(cp_size, np.int64)
+    cp = _as_cp_sizes(cp_size)
     multiple = padding_multiple(padding, cp)
-    result = row_capacity(capacity, padding) * cp // multiple * multiple
+    row = row_capacity(check_int("capacity", capacity, minimum=1), padding)
+    if row * int(cp.max(initial=0)) > np.iinfo(np.int64).max:
+        raise ArgumentError(f"capacity x cp_size must be within int64, got {capacity} x {cp.max()}")
+    result = row * cp // multiple * multiple
     return int(result) if result.ndim == 0 else result

@@ -127,9 +127,7 @@ def test_balance_bound_names_bad_arguments() -> None:
         match=r"costs must be finite and at least 0: costs\[0\] = -1\.0, costs\[2\] = nan, costs\[3\] = inf",
     ):
         balance_lower_bound([-1.0, 0.0, float("nan"), float("inf")], 2)
-    with pytest.raises(
-        ArgumentError, match=r"costs must be one-dimensional integers or floats, got int64 of shape \(1, 1\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"costs must be one-dimensional, got shape \(1, 1\)"):
         balance_lower_bound([[1]], 2)
     with pytest.raises(ArgumentError, match="costs must be one-dimensional integers or floats, got bool"):
         balance_lower_bound([True], 2)

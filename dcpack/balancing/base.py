@@ -6,12 +6,12 @@ A balancer sees costs and a number of parts and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_choice, check_int, list_offenders
+from dcpack._checks import Int64Array, as_costs, check_choice, check_int
 from dcpack.balancing.refine import refine
 from dcpack.errors import ArgumentError
 
@@ -85,7 +85,7 @@ def integer_costs(costs: npt.ArrayLike) -> Int64Array:
         ...
         dcpack.errors.ArgumentError: costs must be finite and at least 0: costs[1] = nan, costs[2] = -2.0
     """
-    array = _as_costs(costs)
+    array = as_costs("costs", costs)
     if array.size == 0:
         return np.zeros(0, np.int64)
     bits = _SUM_BITS - array.size.bit_length()  # n values of at most 2**bits sum to less than 2**59
@@ -154,23 +154,3 @@ def deal_in_order(
     part_of = np.empty(loads.size, np.int64)
     part_of[order] = refine(descending, dealt, num_parts, equal_size=equal_size) if refined else dealt
     return part_of
-
-
-def _as_costs(costs: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return the costs as an array of integers, or of float64; what is no cost is an error."""
-    try:
-        array = np.asarray(costs)
-    except (ValueError, OverflowError) as error:
-        raise ArgumentError(f"costs must be a one-dimensional array of numbers: {error}") from error
-    if array.ndim != 1:
-        raise ArgumentError(f"costs must be one-dimensional, got shape {array.shape}")
-    if array.dtype.kind not in "iuf":
-        raise ArgumentError(f"costs must hold integers or floats, got dtype {array.dtype}")
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)
-    refused = array < 0 if array.dtype.kind != "f" else ~np.isfinite(array) | (array < 0)
-    if refused.any():
-        bad = np.flatnonzero(refused).tolist()
-        listed = list_offenders([f"costs[{i}] = {array[i]}" for i in bad])
-        raise ArgumentError(f"costs must be finite and at least 0: {listed}")
-    return array

@@ -26,7 +26,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array
+from dcpack._checks import Int64Array, as_integers, check_int, list_offenders
+from dcpack.errors import ArgumentError
 
 __all__ = ["refine"]
 
@@ -39,6 +40,7 @@ _ITEMS_PER_SLOT = 4
 _MAX_CHOICES = 2**17
 _MIN_SLOTS = 6
 _KEY_BITS = 62
+_MAX_SUM = 2**59
 
 
 def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size: bool) -> Int64Array:
@@ -56,11 +58,15 @@ def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size
     Returns:
         int64[n], the part of each item. The dearest part costs at most what it did, and no part is empty.
 
+    Raises:
+        ArgumentError: costs that are not descending, parts that are not those of the costs, or an empty part.
+
     Example:
         >>> costs = np.array([8, 7, 6, 5, 4])
         >>> refine(costs, np.array([1, 0, 1, 0, 0]), 2, equal_size=False)  # 16 and 14 become 15 and 15
         array([1, 1, 0, 0, 0])
     """
+    costs, part_of, num_parts = _checked(costs, part_of, num_parts)
     loads = np.zeros(num_parts, np.int64)
     np.add.at(loads, part_of, costs)
     goal = _least_maximum(costs, num_parts, equal_size)
@@ -79,6 +85,25 @@ def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size
     _exchange(slots, priced, loads, goal, equal_size=equal_size)
     _write(refined, slots)
     return refined
+
+
+def _checked(costs: Int64Array, part_of: Int64Array, num_parts: int) -> tuple[Int64Array, Int64Array, int]:
+    costs, part_of = as_integers("costs", costs), as_integers("part_of", part_of)
+    num_parts = check_int("num_parts", num_parts, minimum=2)
+    if costs.ndim != 1 or costs.shape != part_of.shape:
+        raise ArgumentError(f"costs and part_of must be equally long, got shapes {costs.shape} and {part_of.shape}")
+    if rises := (np.flatnonzero(np.diff(costs) > 0) + 1).tolist():
+        listed = list_offenders([f"costs[{i}] = {costs[i]} after {costs[i - 1]}" for i in rises])
+        raise ArgumentError(f"costs must be descending: {listed}")
+    if costs.sum(dtype=np.float64) >= _MAX_SUM:
+        raise ArgumentError(f"costs must sum to less than 2**59, got about {costs.sum(dtype=np.float64):.3g}")
+    sizes = np.bincount(part_of[part_of < num_parts], minlength=num_parts)
+    if beyond := np.flatnonzero(part_of >= num_parts).tolist():
+        listed = list_offenders([f"part_of[{i}] = {part_of[i]}" for i in beyond])
+        raise ArgumentError(f"part_of must be less than num_parts, {num_parts}: {listed}")
+    if empty := np.flatnonzero(sizes == 0).tolist():
+        raise ArgumentError(f"no part may be empty: {list_offenders([f'part {part}' for part in empty])}")
+    return costs, part_of, num_parts
 
 
 def _least_maximum(costs: Int64Array, num_parts: int, equal_size: bool) -> int:
