@@ -22,6 +22,7 @@ from dcpack.errors import ArgumentError
 
 __all__ = [
     "MAX_CAPACITY",
+    "MAX_CP_SIZE",
     "PaddingRule",
     "check_capacity",
     "longest_fitting_length",
@@ -33,8 +34,10 @@ __all__ = [
 MAX_CAPACITY = 2**40
 """The largest capacity that is taken, in tokens: beyond it sums over ranks could leave int64."""
 
+MAX_CP_SIZE = 2**24
+"""The largest CP size that is taken: with it a multiple stays below 2**57."""
+
 _MAX_SIZE = 2**16  # of tp and block
-_MAX_CP_SIZE = 2**24  # with these a multiple is below 2**57
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +115,8 @@ class PaddingRule:
 
 def _as_cp_sizes(values: Any) -> Int64Array:
     sizes = as_integers("cp_size", values, minimum=1)
-    if sizes.size and sizes.max() > _MAX_CP_SIZE:
-        raise ArgumentError(f"cp_size must be at most {_MAX_CP_SIZE}, got {sizes.max()}")
+    if sizes.size and sizes.max() > MAX_CP_SIZE:
+        raise ArgumentError(f"cp_size must be at most {MAX_CP_SIZE}, got {sizes.max()}")
     return sizes
 
 

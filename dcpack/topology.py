@@ -276,10 +276,11 @@ def place_blocks(cp_sizes: Any, node_size: int | None = None) -> Int64Array:
         [0, 8, 5, 13]
     """
     sizes = as_lengths("cp_sizes", cp_sizes, minimum=1)
+    if node_size is not None:
+        check_int("node_size", node_size, minimum=1)
     descending = np.argsort(-sizes, kind="stable")
     if node_size is None or bool(np.all(sizes & (sizes - 1) == 0)):
         return _first_ranks(sizes, descending)
-    check_int("node_size", node_size, minimum=1)
     order = _fewest_crossings(sizes[descending], node_size)
     if order is None:
         order = _fill_nodes(sizes[descending], node_size)

@@ -167,6 +167,6 @@ def get_device(name: str) -> Device:
         ...
         dcpack.errors.ArgumentError: unknown device 'b9'; known are h100, h200, a100, ascend-910b, tpu-v5e, tpu-v5p
     """
-    if name not in DEVICES:
+    if not isinstance(name, str) or name not in DEVICES:
         raise ArgumentError(f"unknown device {name!r}; known are {', '.join(DEVICES)}")
     return DEVICES[name]

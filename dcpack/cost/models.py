@@ -341,6 +341,6 @@ def get_model(name: str) -> TransformerModel:
         >>> get_model("llama3-8b").kv_heads
         8
     """
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise ArgumentError(f"unknown model {name!r}; known are {', '.join(MODELS)}")
     return MODELS[name]

@@ -12,6 +12,7 @@ from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.layout import MAX_OFFSET
 from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import SYNC_MODES, Plan
@@ -41,6 +42,8 @@ SCHEDULERS: dict[str, Scheduler] = {
 
 ON_EMPTY = ("error", "dummy")
 """What to do where sequences are too few to give each rank work."""
+
+_MAX_MULTIPLE = 2**16
 
 
 def get_scheduler(scheduler: str | Scheduler) -> Scheduler:
@@ -79,9 +82,10 @@ def make_plan(
     capacity = check_capacity(capacity, padding)
     check_choice("sync", sync, SYNC_MODES)
     check_choice("on_empty", on_empty, ON_EMPTY)
-    check_int("microbatch_multiple", microbatch_multiple, minimum=1)
+    if check_int("microbatch_multiple", microbatch_multiple, minimum=1) > _MAX_MULTIPLE:
+        raise ArgumentError(f"microbatch_multiple must be at most {_MAX_MULTIPLE}, got {microbatch_multiple}")
     if max_sequences is not None:
-        check_int("max_sequences", max_sequences, minimum=1)
+        max_sequences = min(check_int("max_sequences", max_sequences, minimum=1), MAX_OFFSET)  # no bin holds more
     if missing := [name for name in ("columns", "bin_time", "node_size", "unit") if not hasattr(cost, name)]:
         raise ArgumentError(f"cost must be a cost model, {cost!r} has no {', '.join(missing)}")
     check_choice("overlong", overlong, OVERLONG_POLICIES)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dcpack._checks import Int64Array, check_choice, check_int, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import check_cu_seqlens, cu_seqlens_from_lengths
+from dcpack.padding import MAX_CP_SIZE
 from dcpack.sharding.base import RangeSharding, ShardRanges
 from dcpack.sharding.contiguous import Contiguous
 from dcpack.sharding.striped import Striped
@@ -89,14 +90,22 @@ def restore_indices(cu_seqlens_padded: Any, cp_size: int, method: str = "zigzag"
         >>> slices[restore_indices([0, 8], 2)].tolist()
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    check_int("cp_size", cp_size, minimum=1)
+    _check_cp_size(cp_size)
+    if check_cu_seqlens("cu_seqlens_padded", cu_seqlens_padded)[-1] == 0:
+        return np.zeros(0, np.int64)
     slices = [local_token_indices(cu_seqlens_padded, cp_size, rank, method) for rank in range(cp_size)]
     return np.argsort(np.concatenate(slices), kind="stable")
 
 
+def _check_cp_size(cp_size: Any) -> int:
+    if check_int("cp_size", cp_size, minimum=1) > MAX_CP_SIZE:
+        raise ArgumentError(f"cp_size must be at most {MAX_CP_SIZE}, got {cp_size}")
+    return int(cp_size)
+
+
 def _ranges(cu_seqlens_padded: Any, cp_size: int, cp_rank: int, method: str) -> tuple[Int64Array, ShardRanges]:
     sharding = get_sharding(method)
-    check_int("cp_size", cp_size, minimum=1)
+    cp_size = _check_cp_size(cp_size)
     check_int("cp_rank", cp_rank, minimum=0, maximum=cp_size - 1)
     offsets = check_cu_seqlens("cu_seqlens_padded", cu_seqlens_padded)
     lengths = np.diff(offsets)
