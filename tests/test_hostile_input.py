@@ -13,6 +13,7 @@ import dcpack
 from dcpack import bounds, cost, layout, loss, packing, padding, sharding, topology
 from dcpack.balancing import get_balancer, integer_costs, refine
 from dcpack.errors import DcpackError
+from dcpack.scheduling import SCHEDULERS
 
 # ---- what comes in ---------------------------------------------------------------------------------------------------
 
@@ -108,7 +109,7 @@ CASES: dict[str, Case] = {
         f"plan {name}": Case(
             call=lambda x, name=name: dcpack.plan(x, num_ranks=2, capacity=8, scheduler=name, on_empty="dummy")
         )
-        for name in sorted(dcpack.scheduling.SCHEDULERS)
+        for name in sorted(SCHEDULERS)
     },
     "Plan.validate": Case(call=lambda x: PLAN.validate(x), welcome=OPTIONAL),
     "balance": Case(call=lambda x: dcpack.balance(x, num_parts=2), welcome=COSTS),
@@ -129,10 +130,10 @@ CASES: dict[str, Case] = {
     "balancing.karmarkar_karp": Case(call=lambda x: get_balancer("karmarkar_karp")(x, 2), welcome=COSTS),
     "balancing.lpt": Case(call=lambda x: get_balancer("lpt")(x, 2), welcome=COSTS),
     "balancing.refine": Case(
-        call=lambda x: refine(x, [0, 1, 0, 1, 0, 1], 2, equal_size=False), base=(5, 4, 3, 2, 1, 1)
+        call=lambda x: refine(x, np.array([0, 1, 0, 1, 0, 1]), 2, equal_size=False), base=(5, 4, 3, 2, 1, 1)
     ),
     "balancing.refine parts": Case(
-        call=lambda x: refine([9, 5, 4, 3, 2, 1], x, 3, equal_size=False), base=(0, 1, 2, 0, 0, 0)
+        call=lambda x: refine(np.array([9, 5, 4, 3, 2, 1]), x, 3, equal_size=False), base=(0, 1, 2, 0, 0, 0)
     ),
     "bounds.packing_lower_bound": Case(call=lambda x: bounds.packing_lower_bound(x, 8)),
     "bounds.balance_lower_bound": Case(call=lambda x: bounds.balance_lower_bound(x, 2), welcome=COSTS),

@@ -88,7 +88,7 @@ INTEGERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "bounds.packing_lower_bound max": (lambda x: bounds.packing_lower_bound(LENGTHS, 8, max_sequences=x), True),
     "bounds.balance_lower_bound": (lambda x: bounds.balance_lower_bound(LENGTHS, x), False),
     "layout.fixed_shape_cu_seqlens": (lambda x: layout.fixed_shape_cu_seqlens([0, 4], _affordable(x)), False),
-    "layout.scatter_real": (lambda x: layout.scatter_real([7], [0], _affordable(x), 0), False),
+    "layout.scatter_real": (lambda x: layout.scatter_real([7], np.array([0]), _affordable(x), 0), False),
     "sharding cp_size": (lambda x: sharding.local_token_indices([0, 8, 16], x, 0), False),
     "sharding cp_rank": (lambda x: sharding.local_token_indices([0, 8, 16], 2, x), False),
     "sharding.local_cu_seqlens": (lambda x: sharding.local_cu_seqlens([0, 8, 16], x, 0), False),
