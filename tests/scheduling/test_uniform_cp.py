@@ -95,9 +95,10 @@ def test_no_more_sequences_in_a_bin_than_allowed() -> None:
 
 
 def test_waiting_groups_take_no_more_sequences_than_allowed() -> None:
-    # 200 on CP size 2 takes 100; the other group has time and tokens for all ten of 20, and places for three.
-    plan = uniform([200, *[20] * 10], 4, max_sequences=3, cp_sizes=(2,))
-    assert np.diff(plan.offsets).max() == 3
+    # The second group of CP size 2 has time and tokens for all ten of 20, and places for three: the longest.
+    times = SizeTimes(problem([200, *range(20, 10, -1)], 4, cp_sizes=(1, 2), max_sequences=3))
+    part = SizedPart(times, 1, np.array([0]))
+    assert part.absorb(np.arange(1, 11)).tolist() == [True] * 3 + [False] * 7
 
 
 def test_the_ranks_with_least_so_far_get_the_most_work() -> None:
