@@ -35,7 +35,7 @@ from dcpack.padding import (
     row_capacity,
 )
 from dcpack.plans import Plan
-from dcpack.scheduling import Scheduler, make_plan
+from dcpack.scheduling import Budget, Scheduler, make_plan
 
 __all__ = ["DEFAULT_COST", "balance", "pack", "plan"]
 
@@ -224,6 +224,12 @@ def plan(
     max_sequences: int | None = None,
     on_empty: str = "error",
     overlong: str = "error",
+    num_heads: int | Sequence[int] | None = None,
+    max_groups: int | None = None,
+    budgets: Sequence[Budget] = (),
+    groups: Any = None,
+    max_displacement: int | None = None,
+    effort: str | None = None,
 ) -> Plan:
     """Plan one step: which sequences share a bin, on which ranks, over how many of them, in which micro-batch.
 
@@ -251,6 +257,17 @@ def plan(
             zero-weight sequence.
         overlong: what to do with sequences that fit on no legal CP size: ``"error"``, ``"truncate"``, ``"split"``,
             ``"drop"`` or ``"single"``.
+        num_heads: head counts that every CP size must divide, as Ulysses deals heads to ranks; None is no such limit.
+        max_groups: how many different CP groups of two ranks or more a job may ever create: CP sizes are left out, the
+            smallest first, until no batch can ask for more (`dcpack.topology.limit_cp_groups`).
+        budgets: hard limits of every bin beside its tokens (`dcpack.scheduling.Budget`).
+        groups: int64[n], the group of each sequence, any numbers from 0 on; all sequences of a group are in one
+            micro-batch (not in one bin). None is no groups.
+        max_displacement: how many micro-batches a sequence may be away from where `in_order` puts it, at the smallest
+            legal CP size that divides the ranks and holds the longest sequence; None is no limit.
+        effort: ``"fast"``, ``"balanced"`` (None) or ``"best"``: how many candidates and moves are tried, never how much
+            time is spent. `budgets`, `groups`, `max_displacement` and `effort` are for `dynamic_cp`; other schedulers
+            refuse them by name.
 
     Returns:
         A validated plan. `Plan.bounds` holds lower bounds of the step time and of the micro-batches.
@@ -284,4 +301,10 @@ has 900
         max_sequences=max_sequences,
         on_empty=on_empty,
         overlong=overlong,
+        num_heads=num_heads,
+        max_groups=max_groups,
+        budgets=budgets,
+        groups=groups,
+        max_displacement=max_displacement,
+        effort=effort,
     )

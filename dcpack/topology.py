@@ -7,6 +7,7 @@ rules of CP groups: which sizes may exist, and where in a micro-batch they go.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,20 @@ from typing import Any
 
 import numpy as np
 
+from dcpack._block_order import fewest_crossings, fill_nodes
 from dcpack._checks import Int64Array, as_lengths, check_int, frozen
 from dcpack.errors import ArgumentError, InfeasibleError
 
-__all__ = ["AXES", "DATA_AXES", "Topology", "crosses_node", "legal_cp_sizes", "place_blocks"]
+__all__ = [
+    "AXES",
+    "DATA_AXES",
+    "Topology",
+    "count_cp_groups",
+    "crosses_node",
+    "legal_cp_sizes",
+    "limit_cp_groups",
+    "place_blocks",
+]
 
 AXES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
 """The axis names that dcpack knows; a mesh uses a subset, outermost first."""
@@ -189,6 +200,7 @@ def legal_cp_sizes(
     *,
     min_cp_size: int = 1,
     max_cp_size: int | None = None,
+    num_heads: int | Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Return the CP sizes that a plan for `num_ranks` ranks may use, ascending.
 
@@ -198,9 +210,11 @@ def legal_cp_sizes(
             hold the whole domain, a power of two or not, so that every rank can be given work.
         min_cp_size: smaller sizes are left out.
         max_cp_size: larger sizes are left out, the whole domain too.
+        num_heads: head counts that every size must divide, as Ulysses deals heads to the ranks of a CP group: of
+            queries and, with grouped queries, of keys and values; on one TP rank. None leaves all sizes.
 
     Raises:
-        ArgumentError: an unknown family, sizes that are not integers of at least 1.
+        ArgumentError: an unknown family, sizes or head counts that are not integers of at least 1.
         InfeasibleError: no size is left.
 
     Example:
@@ -216,11 +230,19 @@ def legal_cp_sizes(
         family = _cp_family(cp_sizes, num_ranks)
     else:
         family = as_lengths("cp_sizes", cp_sizes, minimum=1).tolist()
-    sizes = tuple(sorted({size for size in family if min_cp_size <= size <= min(largest, num_ranks)}))
+    heads = [] if num_heads is None else _as_heads(num_heads)
+    sizes = {size for size in family if min_cp_size <= size <= min(largest, num_ranks)}
+    sizes = tuple(sorted(size for size in sizes if all(count % size == 0 for count in heads)))
     if not sizes:
         limits = f"min_cp_size {min_cp_size}, max_cp_size {max_cp_size}, {num_ranks} ranks"
+        limits += f", num_heads {num_heads}" if heads else ""
         raise InfeasibleError(f"no CP size is left of cp_sizes {cp_sizes!r} within {limits}")
     return sizes
+
+
+def _as_heads(num_heads: Any) -> list[int]:
+    counts = [num_heads] if isinstance(num_heads, int | np.integer) else num_heads
+    return as_lengths("num_heads", counts, minimum=1).tolist()
 
 
 def _cp_family(name: str, num_ranks: int) -> list[int]:
@@ -231,6 +253,62 @@ def _cp_family(name: str, num_ranks: int) -> list[int]:
     if name == "any":
         return list(range(1, num_ranks + 1))
     raise ArgumentError(f"cp_sizes must be 'powers_of_two', 'divisors', 'any' or a sequence of integers, got {name!r}")
+
+
+def count_cp_groups(num_ranks: int, cp_sizes: Sequence[int], *, node_size: int | None = None) -> int:
+    """Return how many different CP groups, of two ranks or more, plans with these CP sizes can ever ask for.
+
+    Communicators cost memory, and time to make. Powers of two lie in aligned blocks, so that each size has
+    ``num_ranks // size`` places; so have other sizes that divide one another, where nodes do not matter. Any other
+    set counts every place: what is counted is never less than what plans use.
+
+    Args:
+        num_ranks: ranks of the DPxCP domain.
+        cp_sizes: the legal sizes.
+        node_size: ranks of a node, or None.
+
+    Example:
+        >>> count_cp_groups(8, (1, 2, 4, 8)), count_cp_groups(8, (1, 3, 5))
+        (7, 10)
+    """
+    sizes = [size for size in sorted(cp_sizes) if 1 < size < num_ranks]
+    powers = all(size & (size - 1) == 0 for size in sizes)
+    chain = node_size is None and all(b % a == 0 for a, b in itertools.pairwise(sizes))
+    places = [num_ranks // size if powers or chain else num_ranks - size + 1 for size in sizes]
+    return sum(places) + (1 if num_ranks > 1 and num_ranks in cp_sizes else 0)
+
+
+def limit_cp_groups(
+    num_ranks: int, cp_sizes: Sequence[int], max_groups: int, *, node_size: int | None = None
+) -> tuple[int, ...]:
+    """Return the largest of the legal CP sizes, and 1 where it is one, with at most `max_groups` different CP groups.
+
+    The result depends on no lengths, so that it holds for all steps of a job together.
+
+    Args:
+        num_ranks: ranks of the DPxCP domain.
+        cp_sizes: the legal sizes, ascending.
+        max_groups: CP groups of two ranks or more that a job may ever create.
+        node_size: ranks of a node, or None.
+
+    Raises:
+        InfeasibleError: not even the largest size alone has so few.
+
+    Example:
+        >>> limit_cp_groups(64, (1, 2, 4, 8, 16, 32, 64), 15)
+        (1, 8, 16, 32, 64)
+    """
+    check_int("max_groups", max_groups, minimum=0)
+    alone = tuple(size for size in cp_sizes if size == 1)
+    shared = cp_sizes[len(alone) :]
+    for first in range(len(shared) + 1):
+        kept = (*alone, *shared[first:])
+        if kept and count_cp_groups(num_ranks, kept, node_size=node_size) <= max_groups:
+            return kept
+    fewest = count_cp_groups(num_ranks, shared[-1:], node_size=node_size)
+    raise InfeasibleError(
+        f"max_groups {max_groups} is below {fewest}, the CP groups of size {shared[-1]} alone on {num_ranks} ranks"
+    )
 
 
 def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.ndarray:
@@ -281,9 +359,9 @@ def place_blocks(cp_sizes: Any, node_size: int | None = None) -> Int64Array:
     descending = np.argsort(-sizes, kind="stable")
     if node_size is None or bool(np.all(sizes & (sizes - 1) == 0)):
         return _first_ranks(sizes, descending)
-    order = _fewest_crossings(sizes[descending], node_size)
+    order = fewest_crossings(sizes[descending], node_size)
     if order is None:
-        order = _fill_nodes(sizes[descending], node_size)
+        order = fill_nodes(sizes[descending], node_size)
     return _first_ranks(sizes, descending[order])
 
 
@@ -291,50 +369,3 @@ def _first_ranks(sizes: Int64Array, order: Int64Array) -> Int64Array:
     first = np.empty_like(sizes)
     first[order] = np.cumsum(sizes[order]) - sizes[order]
     return first
-
-
-_MAX_STATES = 4096
-
-
-def _fewest_crossings(descending_sizes: Int64Array, node_size: int) -> Int64Array | None:
-    """Return the order with the fewest blocks that cross nodes, or None where that takes too long to find.
-
-    Blocks of one size are alike, so what is left is a count for each size, and the counts say where the next block
-    starts. The best order of what is left is worked out once for each such state.
-    """
-    distinct, counts = np.unique(-descending_sizes, return_counts=True)
-    sizes = (-distinct).tolist()
-    if np.prod(counts + 1.0) > _MAX_STATES:
-        return None
-    total = int(descending_sizes.sum())
-    best: dict[tuple[int, ...], tuple[int, int]] = {(0,) * len(sizes): (0, -1)}  # left -> (crossings, size to take)
-    for left in np.ndindex(*(counts + 1).tolist()):
-        start = total - sum(n * size for n, size in zip(left, sizes, strict=True))
-        for k, size in enumerate(sizes):
-            if left[k]:
-                rest = best[(*left[:k], left[k] - 1, *left[k + 1 :])][0]
-                crossings = rest + (start // node_size != (start + size - 1) // node_size)
-                if left not in best or crossings < best[left][0]:
-                    best[left] = (crossings, k)
-    waiting = [np.flatnonzero(descending_sizes == size).tolist()[::-1] for size in sizes]
-    order: list[int] = []
-    left = tuple(counts.tolist())
-    while any(left):
-        k = best[left][1]
-        order.append(waiting[k].pop())
-        left = (*left[:k], left[k] - 1, *left[k + 1 :])
-    return np.array(order, np.int64)
-
-
-def _fill_nodes(descending_sizes: Int64Array, node_size: int) -> Int64Array:
-    """Order blocks so that each next one is the largest that fits in what is left of the current node."""
-    waiting = list(enumerate(descending_sizes.tolist()))
-    chosen: list[int] = []
-    offset = 0
-    while waiting:
-        room = node_size - offset % node_size
-        pick = next((i for i, (_, size) in enumerate(waiting) if size <= room), 0)
-        block, size = waiting.pop(pick)
-        chosen.append(block)
-        offset += size
-    return np.array(chosen, np.int64)

@@ -262,5 +262,5 @@ def test_a_scheduler_of_a_user_is_used_and_proven() -> None:
 
 
 def test_a_scheduler_that_ignores_the_multiple_is_caught() -> None:
-    with pytest.raises(AssertionError, match="one_by_one: 2 micro-batches, not 4 x k"):
+    with pytest.raises(AssertionError, match="one_by_one: 2 micro-batches are no multiple of 4"):
         dcpack.plan([7, 3], num_ranks=3, capacity=4, scheduler=OneByOne(), microbatch_multiple=4)

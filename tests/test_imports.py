@@ -105,7 +105,8 @@ LOADING = EXECUTION | {"data", "export", "loader", "batched_data_dict"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "_checks": {"errors"},
-    "topology": GROUND,
+    "_block_order": GROUND,
+    "topology": GROUND | {"_block_order"},
     "padding": GROUND,
     "layout": GROUND,
     "plans": FORMS | {"_plan_faults"},

@@ -18,7 +18,13 @@ from dcpack._checks import BoolArray, Int64Array
 from dcpack.cost import CostModel
 from dcpack.padding import PaddingRule, padded_lengths, row_capacity
 
-__all__ = ["Group", "MicroBatch", "Problem", "Scheduler"]
+__all__ = ["EFFORTS", "OPTIONS", "Group", "MicroBatch", "Problem", "Scheduler", "Spares"]
+
+EFFORTS = ("fast", "balanced", "best")
+"""How much a scheduler searches: budgets of candidates and moves, never of time."""
+
+OPTIONS = ("budgets", "groups", "max_displacement", "effort")
+"""Options of `dcpack.plan` that only the schedulers take that name them in their attribute ``options``."""
 
 
 @dataclass(slots=True)
@@ -52,6 +58,12 @@ class Problem:
         cost: the cost model, for schedulers that minimise time.
         sync: ``"microbatch"`` or ``"step"``, when ranks meet.
         num_sequences: sequences of the whole batch, those included that no item comes from.
+        amounts: int64[d, p], what each item takes of each of d budgets; None is no budgets.
+        amount_limits: what a bin holds of each of them.
+        groups: int64[p]; items with the same number must share a micro-batch. None is no groups.
+        reference: the micro-batches that displacement is counted from, or None.
+        max_displacement: micro-batches that an item may be away from its place in `reference`.
+        effort: one of `EFFORTS`, for schedulers that search.
     """
 
     sequence_ids: Int64Array
@@ -67,6 +79,12 @@ class Problem:
     cost: CostModel
     sync: str
     num_sequences: int = 0
+    amounts: Int64Array | None = None
+    amount_limits: tuple[int, ...] = ()
+    groups: Int64Array | None = None
+    reference: list[MicroBatch] | None = None
+    max_displacement: int = 0
+    effort: str = "balanced"
 
     @cached_property
     def padded(self) -> Int64Array:
@@ -89,12 +107,39 @@ class Problem:
         """Whether all ranks together are a legal CP size."""
         return self.cp_sizes[-1] == self.num_ranks
 
+    @cached_property
+    def homes(self) -> Int64Array | None:
+        """int64[p]: micro-batch of each item in `reference`, or None."""
+        if self.reference is None:
+            return None
+        homes = np.zeros(self.lengths.size, np.int64)
+        for m, groups in enumerate(self.reference):
+            homes[[item for group in groups for item in group.items]] = m
+        return homes
+
+    @property
+    def ties_microbatches(self) -> bool:
+        """Whether it matters in which micro-batch an item is, and in which others are."""
+        return self.groups is not None or self.reference is not None
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether there are budgets, groups or a limit on displacement."""
+        return self.amounts is not None or self.ties_microbatches
+
     def fits(self, group: Group, size_index: int) -> bool:
         """Tell whether the items of `group` fit in a bin of the `size_index`-th legal CP size."""
         items = group.items
         if len(items) == 1 and self.oversized[items[0]]:
             return size_index == len(self.cp_sizes) - 1
         return int(self.padded[size_index, items].sum()) <= self.limits[size_index]
+
+    def fits_sizes(self, group: Group) -> list[bool]:
+        """Tell for each legal CP size whether a bin of it holds the items of `group`."""
+        items = group.items
+        if len(items) == 1 and self.oversized[items[0]]:
+            return [k == len(self.cp_sizes) - 1 for k in range(len(self.cp_sizes))]
+        return (self.padded[:, items].sum(axis=1) <= self.limits).tolist()
 
     def smallest_size(self, group: Group) -> int | None:
         """Return the smallest legal CP size that holds the items of `group`, or None."""
@@ -105,11 +150,47 @@ class Problem:
         return [f"sequence {self.sequence_ids[i]} of {self.lengths[i]} tokens" for i in items]
 
 
+class Spares:
+    """What groups in the making have left of the budgets; everything where a problem has none.
+
+    Args:
+        problem: the problem.
+        items: int64[n], the items that will be placed, named by their number in here.
+    """
+
+    def __init__(self, problem: Problem, items: Int64Array) -> None:
+        self._amounts: list[list[int]] | None = None
+        if problem.amounts is not None:
+            self._amounts = problem.amounts[:, items].T.tolist()
+        self._limits = problem.amount_limits
+        self._left: dict[int, list[int]] = {}
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are budgets at all."""
+        return self._amounts is not None
+
+    def affords(self, group: int, at: int) -> bool:
+        """Tell whether `group` can take the item numbered `at`."""
+        if self._amounts is None:
+            return True
+        left = self._left.get(group, self._limits)
+        return all(amount <= free for amount, free in zip(self._amounts[at], left, strict=True))
+
+    def take(self, group: int, at: int) -> None:
+        """Count the item numbered `at` in `group`."""
+        if self._amounts is not None:
+            left = self._left.get(group, self._limits)
+            self._left[group] = [free - amount for amount, free in zip(self._amounts[at], left, strict=True)]
+
+
 class Scheduler(Protocol):
     """Lengths and limits to micro-batches; pure, and the same on every machine.
 
     One whose groups all have one size in a micro-batch may have an attribute ``equal_groups = True``: of its usable CP
     sizes only those that divide the ranks are then legal, and overlong sequences are judged by them.
+
+    One that takes some of `OPTIONS` names them in an attribute ``options``; the others are refused for it.
     """
 
     name: str

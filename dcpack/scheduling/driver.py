@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
 from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling.balanced import Balanced
 from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
+from dcpack.scheduling.budgets import Budget
 from dcpack.scheduling.dynamic_cp import DynamicCP
 from dcpack.scheduling.in_order import InOrder
 from dcpack.scheduling.local_gain import LocalGain
+from dcpack.scheduling.options import item_options, option_faults, refuse_foreign_options
 from dcpack.scheduling.packing_aware import PackingAware
 from dcpack.scheduling.uniform_cp import UniformCP
-from dcpack.topology import legal_cp_sizes, place_blocks
+from dcpack.topology import legal_cp_sizes, limit_cp_groups, place_blocks
 
 __all__ = ["ON_EMPTY", "SCHEDULERS", "get_scheduler", "make_plan"]
 
@@ -76,6 +79,12 @@ def make_plan(
     max_sequences: int | None,
     on_empty: str,
     overlong: str,
+    num_heads: int | Sequence[int] | None = None,
+    max_groups: int | None = None,
+    budgets: Sequence[Budget] = (),
+    groups: Any = None,
+    max_displacement: int | None = None,
+    effort: str | None = None,
 ) -> Plan:
     """Plan one step; the arguments, results and errors are those of `dcpack.plan`."""
     lengths = as_lengths("lengths", lengths)
@@ -90,7 +99,11 @@ def make_plan(
         raise ArgumentError(f"cost must be a cost model, {cost!r} has no {', '.join(missing)}")
     check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
-    legal = legal_cp_sizes(num_ranks, cp_sizes, min_cp_size=min_cp_size, max_cp_size=max_cp_size)
+    tied = {"budgets": budgets, "groups": groups, "max_displacement": max_displacement, "effort": effort}
+    refuse_foreign_options(chosen, tied)
+    legal = legal_cp_sizes(num_ranks, cp_sizes, min_cp_size=min_cp_size, max_cp_size=max_cp_size, num_heads=num_heads)
+    if max_groups is not None:
+        legal = limit_cp_groups(int(num_ranks), legal, max_groups, node_size=cost.node_size)
     usable = _usable_sizes(chosen, legal, int(num_ranks))
     pieces = _cut_overlong(lengths, capacity, usable, padding, overlong)
     problem = Problem(
@@ -107,13 +120,16 @@ def make_plan(
         cost=cost,
         sync=sync,
         num_sequences=lengths.size,
+        **item_options(pieces, lengths.size, **tied),
     )
+    if max_displacement is not None:
+        problem = replace(problem, reference=_in_order(problem))
     microbatches = chosen.schedule(problem)
+    if faults := option_faults(problem, microbatches):
+        raise AssertionError(f"{getattr(chosen, 'name', chosen)}: {'; '.join(faults)}")
     plan = _build_plan(lengths, pieces, problem, microbatches)
     refuse_huge_bins(plan)
     plan.validate()
-    if plan.num_microbatches % microbatch_multiple:
-        raise AssertionError(f"{chosen.name}: {plan.num_microbatches} micro-batches, not {microbatch_multiple} x k")
     return plan
 
 
@@ -125,6 +141,19 @@ def _usable_sizes(scheduler: Scheduler, legal: tuple[int, ...], num_ranks: int) 
     if not dividing:
         raise InfeasibleError(f"no CP size is left of {usable} that divides the {num_ranks} ranks")
     return dividing
+
+
+def _in_order(problem: Problem) -> list[MicroBatch]:
+    """Return where `in_order` puts the items, at the smallest legal CP size that can hold them all."""
+    whole = ~problem.oversized
+    for k, size in enumerate(problem.cp_sizes):
+        if problem.num_ranks % size == 0 and np.all(problem.padded[k, whole] <= problem.limits[k]):
+            return InOrder().schedule(replace(problem, cp_sizes=(size,), on_empty="dummy"))
+    longest = int(np.argmax(np.where(whole, problem.lengths, 0)))
+    raise InfeasibleError(
+        f"max_displacement counts from where in_order puts sequences, and no CP size of {problem.cp_sizes} divides "
+        f"{problem.num_ranks} ranks and holds {problem.describe([longest])[0]}"
+    )
 
 
 def _cut_overlong(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dcpack._checks import Int64Array
+from dcpack._checks import Int64Array, list_offenders
 from dcpack.errors import InfeasibleError
 from dcpack.scheduling.align import align_microbatches
-from dcpack.scheduling.base import Group, MicroBatch, Problem
-from dcpack.scheduling.fill import fill_ranks
+from dcpack.scheduling.base import OPTIONS, Group, MicroBatch, Problem
+from dcpack.scheduling.deal_members import deal_members
+from dcpack.scheduling.exhaustive import is_small, plan_exhaustively
+from dcpack.scheduling.fill import fill_ranks, repair, whole_domain
 from dcpack.scheduling.free_ranks import use_free_ranks
 from dcpack.scheduling.longest_first import place_longest_first
+from dcpack.scheduling.moves import improve_by_moves
+from dcpack.scheduling.options import option_faults
+from dcpack.scheduling.search import search_any_plan, why_impossible
 from dcpack.scheduling.speeds import deal_speeds
 from dcpack.scheduling.target_time import at_target, best_target, level
 from dcpack.scheduling.timing import GroupTimes
@@ -24,12 +29,28 @@ __all__ = ["DynamicCP"]
 
 _MAX_POOLED = 8  # micro-batches
 _MAX_SPEEDS = 3  # micro-batches
-_DEALS = 3
 _POOLED_TARGETS = (1.15, 1.35, 1.6)
 _FEW_SIZES = 16
 _LARGE = 1 << 26  # sequences times ranks from which the rule of `packing_aware` takes too long
 _NEAR = 1.01
 _GOOD = 1.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Effort:
+    """What may be tried: deals of different speeds, the rule of `packing_aware`, moves and swaps, all small plans."""
+
+    deals: int
+    with_rule: bool
+    moves: int
+    exact: bool
+
+
+_EFFORTS = {
+    "fast": _Effort(deals=1, with_rule=False, moves=0, exact=False),
+    "balanced": _Effort(deals=3, with_rule=True, moves=16, exact=False),
+    "best": _Effort(deals=12, with_rule=True, moves=512, exact=True),
+}
 
 
 class DynamicCP:
@@ -41,13 +62,18 @@ class DynamicCP:
     * *speeds* (2 or 3): each micro-batch aims at a time of its own (`dcpack.scheduling.speeds`);
     * *pooled* (2 to 8): all are planned as one of many times the ranks, by time, then cut;
     * *full* and *spread* (1, more than 8, or where the others find nothing good): groups by decreasing time, each
-      micro-batch filled to all ranks, or the spare ranks spread over all.
+      micro-batch filled to all ranks, or the spare ranks spread over all;
+    * *members* instead of these, where groups or `max_displacement` tie items to micro-batches
+      (`dcpack.scheduling.deal_members`).
 
     Within a micro-batch a target time decides the CP size of each item (`dcpack.scheduling.target_time`). Ranks that
     are left over split bins and widen light ones (`dcpack.scheduling.free_ranks`). The rule of `packing_aware` on the
     powers of two (and on all legal sizes, where they are few) is one more candidate. Of those that are no slower than
-    that, the lowest time wins, where each doubling of the mean CP must gain 4% (`GroupTimes.score`). Beyond 2**26
-    sequences times ranks that rule takes too long; it is then used only where nothing else works.
+    that, the lowest time wins, where each doubling of the mean CP must gain 4% (`GroupTimes.score`). Then single items
+    are moved and swapped while the time falls (`dcpack.scheduling.moves`). Beyond 2**26 sequences times ranks that rule
+    takes too long; it is then used only where nothing else works, as with ``effort="fast"``. With
+    ``effort="best"``, or where nothing else was found, all plans of up to 8 items on up to 8 ranks are looked at
+    (`dcpack.scheduling.exhaustive`).
 
     Example:
         >>> import dcpack
@@ -59,6 +85,7 @@ class DynamicCP:
     """
 
     name = "dynamic_cp"
+    options = frozenset(OPTIONS)
 
     def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
         """Return all legal sizes."""
@@ -68,20 +95,61 @@ class DynamicCP:
         """Return the micro-batches; see `dcpack.scheduling.base.Scheduler`."""
         if problem.lengths.size == 0:
             return []
+        effort = _EFFORTS[problem.effort]
         times = GroupTimes(problem)
         choice = _Choice(times)
+        failure: InfeasibleError | None = None
         large = problem.lengths.size * problem.num_ranks > _LARGE
-        if not large:
-            choice.offer_rule()
-        for deal in _deals(times, choice):
+        if effort.with_rule and not large and not problem.is_restricted:
+            failure = choice.offer_rule()
+        for deal in _deals_of(times, choice, effort):
             finished = _finish(times, deal)
             if finished is not None:
                 choice.offer(finished)
-            if choice.time <= _NEAR * times.even_time:
+            if choice.time <= _NEAR * times.even_time and effort.deals <= _EFFORTS["balanced"].deals:
                 break
-        if not choice.best:
+        if not choice.best and failure is None and not problem.is_restricted:
             choice.offer_rule()
+        if is_small(problem) and (effort.exact or not choice.best):
+            choice.offer(plan_exhaustively(times) or [])
+            if not choice.best:
+                raise _infeasible(problem, "no plan exists")
+        if not choice.best:
+            _search(choice)
+        if effort.moves:
+            choice.offer(improve_by_moves(times, choice.best, effort.moves))
         return choice.best
+
+
+def _search(choice: _Choice) -> None:
+    """Take any plan that a search finds.
+
+    Raises:
+        InfeasibleError: none was found; says whether none exists.
+    """
+    problem = choice.times.problem
+    if reason := why_impossible(problem):
+        raise _infeasible(problem, "no plan exists", f"; {reason}")
+    searched = search_any_plan(problem)
+    choice.offer(searched.plan or [])
+    if not choice.best:
+        raise _infeasible(problem, "no plan exists" if searched.is_proof else "no plan found")
+
+
+def _infeasible(problem: Problem, what: str, reason: str = "") -> InfeasibleError:
+    limits = [f"CP sizes {problem.cp_sizes}", f"capacity {problem.capacity}"]
+    limits += [f"max_sequences {problem.max_sequences}"] if problem.max_sequences is not None else []
+    limits += [f"microbatch_multiple {problem.microbatch_multiple}"] if problem.microbatch_multiple > 1 else []
+    limits += [f"{len(problem.amount_limits)} budgets"] if problem.amounts is not None else []
+    limits += ["groups that share a micro-batch"] if problem.groups is not None else []
+    limits += [f"max_displacement {problem.max_displacement}"] if problem.reference is not None else []
+    items = problem.longest_first.tolist()
+    hint = "" if problem.on_empty == "dummy" else "; on_empty='dummy' would allow ranks without work"
+    return InfeasibleError(
+        f"{what} for {len(items)} sequences on {problem.num_ranks} ranks with {', '.join(limits)}: "
+        f"{list_offenders(problem.describe(items))}"
+        f"{reason}{hint}"
+    )
 
 
 class _Choice:
@@ -92,15 +160,23 @@ class _Choice:
         self.best: list[MicroBatch] = []
         self.time = self.score = self.limit = np.inf
 
-    def offer_rule(self) -> None:
+    def offer_rule(self) -> InfeasibleError | None:
         """Take what the rule of `packing_aware` gives; nothing slower than the fastest of that is ever taken."""
-        timed = [pair for candidate in _longest_first(self.times.problem) for pair in self._timed(candidate)]
+        try:
+            timed = [pair for candidate in _longest_first(self.times.problem) for pair in self._timed(candidate)]
+        except InfeasibleError as error:
+            return error
         self.limit = min(time for time, _ in timed)
         for time, ordered in timed:
             self._take(time, ordered)
+        return None
 
     def offer(self, candidate: list[MicroBatch]) -> None:
-        """Take `candidate` if its score is better."""
+        """Take `candidate` if it holds all options and its score is better; no micro-batches are no candidate."""
+        if not candidate:
+            return
+        if self.times.problem.is_restricted and option_faults(self.times.problem, candidate):
+            return
         for time, ordered in self._timed(candidate):
             self._take(time, ordered)
 
@@ -113,7 +189,8 @@ class _Choice:
 
     def _take(self, time: float, ordered: list[MicroBatch]) -> None:
         score = self.times.score(time, itertools.chain.from_iterable(ordered))
-        if score < self.score and time <= self.limit:
+        better = score < self.score or (score == self.score and len(ordered) < len(self.best))
+        if better and time <= self.limit:
             self.best, self.time, self.score = ordered, time, score
 
 
@@ -146,13 +223,42 @@ def _longest_first(problem: Problem) -> Iterator[list[MicroBatch]]:
         raise failure
 
 
-def _deals(times: GroupTimes, choice: _Choice) -> Iterator[list[MicroBatch]]:
-    """Yield micro-batches dealt in the ways that suit their number; ranks may still be free in them."""
+def _deals_of(times: GroupTimes, choice: _Choice, effort: _Effort) -> Iterator[list[MicroBatch]]:
+    """Yield micro-batches dealt in the ways that suit the problem; ranks may still be free in them."""
+    problem = times.problem
     bins = _slowest_first(times, pack_tokens(times))
-    full = slice_ranks(bins, times.problem.num_ranks)
+    full = slice_ranks(bins, problem.num_ranks)
+    if not problem.ties_microbatches:
+        yield from _deals(times, choice, effort, bins, full)
+    if problem.ties_microbatches or (problem.amounts is not None and not choice.best):
+        for number, members in enumerate(deal_members(times, len(full))):
+            if choice.best and number >= effort.deals:
+                break
+            packed = [_pack_members(times, items) for items in members]
+            whole = [groups for groups in packed if groups is not None]
+            if len(whole) == len(packed):
+                yield whole
+    if problem.reference is not None:
+        yield problem.reference
+
+
+def _pack_members(times: GroupTimes, items: Int64Array) -> MicroBatch | None:
+    """Return the items of one micro-batch in groups, or None where they do not fit."""
+    if items.size == 0:
+        return []
+    num_ranks = times.problem.num_ranks
+    bins = pack_tokens(times, items)
+    start = bins if sum(group.cp_size for group in bins) <= num_ranks else None
+    return best_target(times, items, num_ranks, start)
+
+
+def _deals(
+    times: GroupTimes, choice: _Choice, effort: _Effort, bins: MicroBatch, full: list[MicroBatch]
+) -> Iterator[list[MicroBatch]]:
+    """Yield `bins`, which fill the micro-batches `full`, dealt in the ways that suit their number."""
     some = False
     if 1 < len(full) <= _MAX_SPEEDS:
-        for dealt in _speeds(times, len(full)):
+        for dealt in _speeds(times, len(full), effort.deals):
             some = True
             yield dealt
     if 1 < len(full) <= _MAX_POOLED:
@@ -190,9 +296,9 @@ def _pooled(times: GroupTimes, bins: MicroBatch, count: int, factors: tuple[floa
             yield [level(times, groups, problem.num_ranks) for groups in slices]
 
 
-def _speeds(times: GroupTimes, count: int) -> Iterator[list[MicroBatch]]:
+def _speeds(times: GroupTimes, count: int, most: int) -> Iterator[list[MicroBatch]]:
     """Yield micro-batches of different target times."""
-    for dealt in deal_speeds(times, count, _DEALS):
+    for dealt in deal_speeds(times, count, most):
         packed = [best_target(times, items, times.problem.num_ranks, aim=target) for items, target in dealt]
         whole = [groups for groups in packed if groups is not None]
         if len(whole) == len(packed):
@@ -217,20 +323,41 @@ def _improve(times: GroupTimes, groups: MicroBatch) -> MicroBatch:
 def _finish(times: GroupTimes, candidate: list[MicroBatch]) -> list[MicroBatch] | None:
     """Fill the ranks that are still free and align the number of micro-batches; None where that cannot be."""
     problem = times.problem
-    if not all(times.fit(groups) for groups in candidate):
+    real = [[group for group in groups if group.items] for groups in candidate]
+    if not all(times.fit(groups) for groups in real if groups):
         return None
     filled: list[MicroBatch] = []
-    for groups in candidate:
+    for groups in real:
         copied = [Group(group.cp_size, list(group.items)) for group in groups]  # candidates share groups
-        spread = use_free_ranks(times, copied, problem.num_ranks)
-        whole = spread if sum(group.cp_size for group in spread) == problem.num_ranks else fill_ranks(problem, spread)
-        if whole is None:
-            return None
-        filled.append(whole)
+        spread = use_free_ranks(times, copied, problem.num_ranks) if copied else []
+        whole = spread if sum(group.cp_size for group in spread) == problem.num_ranks else None
+        if whole is None and spread:
+            whole = fill_ranks(problem, spread)
+        if whole is None and not problem.is_restricted:
+            return None  # the rule of `packing_aware` does no worse then
+        filled.append(spread if whole is None else whole)
     try:
+        if problem.ties_microbatches:
+            alone = [[groups] for groups in filled]
+            for one in alone:
+                _fill_alone(problem, one)
+            return list(itertools.chain.from_iterable(alone))
+        repair(problem, filled)
         return align_microbatches(problem, filled)
     except InfeasibleError:
         return None
+
+
+def _fill_alone(problem: Problem, one: list[MicroBatch]) -> None:
+    """Fill, in place, a single micro-batch: with what `repair` does, or as one group of all ranks."""
+    items = [item for group in one[0] for item in group.items]
+    try:
+        repair(problem, one)
+    except InfeasibleError:
+        whole = whole_domain(problem, items) if items else None
+        if whole is None or whole[1]:
+            raise
+        one[0] = whole[0]
 
 
 def _level_ranks(times: GroupTimes, microbatches: list[MicroBatch]) -> list[MicroBatch]:

@@ -45,8 +45,11 @@ def _ranks_used(groups: MicroBatch) -> int:
 
 def _sizes_that_fit(problem: Problem, group: Group) -> list[int]:
     """Return the legal sizes from the present one of `group` up that hold its items; never empty."""
-    larger = (k for k, size in enumerate(problem.cp_sizes) if size > group.cp_size)
-    return [group.cp_size, *(problem.cp_sizes[k] for k in larger if problem.fits(group, k))]
+    fits = problem.fits_sizes(group)
+    return [
+        group.cp_size,
+        *(size for size, fit in zip(problem.cp_sizes, fits, strict=True) if fit and size > group.cp_size),
+    ]
 
 
 def _widen(problem: Problem, groups: MicroBatch) -> MicroBatch:

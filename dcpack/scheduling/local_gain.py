@@ -12,16 +12,15 @@ import numpy as np
 from dcpack._checks import (
     Float64Array,
     Int64Array,
-    as_lengths,
     check_choice,
     check_int,
-    exact_sum,
     frozen,
     list_offenders,
 )
 from dcpack.balancing import integer_costs
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.scheduling.base import MicroBatch, Problem, Scheduler
+from dcpack.scheduling.budgets import Budget, amounts_of_items, check_budgets, values_of_items
 from dcpack.scheduling.exchanges import exchange_items
 from dcpack.scheduling.levelling import ROUNDS, fill_slots, makespan, pack_items
 from dcpack.scheduling.overlap import stay_where_possible
@@ -35,7 +34,7 @@ from dcpack.scheduling.workload import (
     workload_of,
 )
 
-__all__ = ["OBJECTIVES", "Budget", "Decision", "LocalGain"]
+__all__ = ["OBJECTIVES", "Decision", "LocalGain"]
 
 OBJECTIVES = ("makespan", "variance")
 """What is compared: the time of the step, or how far ranks that wait for each other are apart."""
@@ -43,40 +42,10 @@ OBJECTIVES = ("makespan", "variance")
 # A placement from scratch moves most samples. It is taken where it beats the one with few moves by this part of what
 # the reference costs.
 _WORTH_MOVING = 0.01
-# Amounts of a bin are added up in int64; ids are int64 too.
+# Ids are int64.
 _MOST = 2**60
 # Exchanges stop this close, relative, to an even share: the rest is not worth moving samples for.
 _CLOSE_ENOUGH = 0.005
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Budget:
-    """A hard limit of every bin beside its tokens, for example on vision tokens.
-
-    Args:
-        name: for messages.
-        amounts: int64[n], what each sequence takes of it, at least 0, together at most 2**60.
-        limit: what a bin holds, at least 0.
-
-    Raises:
-        ArgumentError: an argument of the wrong type or range.
-
-    Example:
-        >>> Budget(name="images", amounts=[1, 0, 2], limit=2).limit
-        2
-    """
-
-    name: str
-    amounts: Any
-    limit: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ArgumentError(f"name must be a text that is not empty, got {self.name!r}")
-        object.__setattr__(self, "amounts", as_lengths(f"amounts of budget {self.name!r}", self.amounts))
-        if (total := exact_sum(self.amounts)) > _MOST:
-            raise ArgumentError(f"amounts of budget {self.name!r} must add up to at most {_MOST}, got {total}")
-        object.__setattr__(self, "limit", check_int(f"limit of budget {self.name!r}", self.limit, minimum=0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,11 +138,7 @@ class LocalGain:
             check_int("rows_per_rank", self.rows_per_rank, minimum=1)
             if not isinstance(self.reference, Sequence):
                 raise ArgumentError("rows_per_rank goes with rows as reference, not with a scheduler")
-        if not isinstance(self.budgets, list | tuple):
-            raise ArgumentError(f"budgets must be a sequence of Budget objects, got {self.budgets!r}")
-        if wrong := [repr(budget) for budget in self.budgets if not isinstance(budget, Budget)]:
-            raise ArgumentError(f"budgets must hold Budget objects, got {list_offenders(wrong)}")
-        object.__setattr__(self, "budgets", tuple(self.budgets))
+        object.__setattr__(self, "budgets", check_budgets(self.budgets))
 
     def _check_reference_type(self) -> None:
         if callable(getattr(self.reference, "schedule", None)) and not isinstance(self.reference, type):
@@ -297,27 +262,11 @@ class LocalGain:
         """Return the cost of each item."""
         if self.costs is None:
             return item_times(problem)
-        return self._of_items(problem, "costs", self.costs)
+        return values_of_items("costs", self.costs, problem.sequence_ids, problem.num_sequences)
 
     def _workload(self, problem: Problem, costs: Int64Array) -> Workload:
-        amounts = []
-        for budget in self.budgets:
-            taken = self._of_items(problem, f"amounts of budget {budget.name!r}", budget.amounts)
-            if over := np.flatnonzero(taken > budget.limit).tolist():
-                texts = [f"sequence {problem.sequence_ids[i]} takes {taken[i]}" for i in over]
-                raise InfeasibleError(f"budget {budget.name!r} of {budget.limit} a bin: {list_offenders(texts)}")
-            amounts.append(taken)
-        return workload_of(problem, costs, amounts, [budget.limit for budget in self.budgets])
-
-    def _of_items(self, problem: Problem, name: str, values: Any) -> Any:
-        """Return the values, one a sequence, of each item."""
-        if values.size != problem.num_sequences:
-            raise ArgumentError(f"{name} must have one value a sequence, {problem.num_sequences}, got {values.size}")
-        times = np.bincount(problem.sequence_ids, minlength=problem.num_sequences)
-        if cut := np.flatnonzero(times > 1).tolist():
-            texts = [f"sequence {s} into {times[s]}" for s in cut]
-            raise ArgumentError(f"{name} are of whole sequences, some were cut: {list_offenders(texts)}")
-        return values[problem.sequence_ids]
+        amounts = amounts_of_items(self.budgets, problem.sequence_ids, problem.num_sequences)
+        return workload_of(problem, costs, list(amounts), [budget.limit for budget in self.budgets])
 
     def _group_size(self, problem: Problem, num_ranks: int) -> int:
         size = self.balance_group_size

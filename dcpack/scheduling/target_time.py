@@ -12,8 +12,9 @@ import heapq
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array
-from dcpack.scheduling.base import MicroBatch
+from dcpack._checks import Int64Array
+from dcpack.scheduling.base import MicroBatch, Spares
+from dcpack.scheduling.size_table import SizeTable
 from dcpack.scheduling.timing import GroupTimes, as_groups
 
 __all__ = ["at_target", "best_target", "level"]
@@ -23,6 +24,7 @@ _TRIES_FEW, _TRIES_MANY = 5, 3
 _NEAR = 1.005
 _EASIER = 1.02
 _LEVEL_ROUNDS = 9
+_LOWEST_TARGET = 0.9  # of the lower bound
 
 
 def best_target(
@@ -78,22 +80,15 @@ def level(times: GroupTimes, groups: MicroBatch, num_ranks: int) -> MicroBatch:
     """Widen the slowest groups with the ranks that are free, by bisection over the time that all can reach."""
     counts = np.array([len(group.items) for group in groups], np.int64)
     items = np.array([item for group in groups for item in group.items], np.int64)
-    starts = np.cumsum(counts) - counts
     index = times.index_of(groups)
     now, _ = times.of_groups(index, counts, items)
     if int(times.sizes[index].sum()) >= num_ranks:
         return groups
-
-    def time_at(size_index: Int64Array, chosen: Int64Array) -> Float64Array:
-        of_chosen = np.repeat(starts[chosen] - np.cumsum(counts[chosen]) + counts[chosen], counts[chosen])
-        members = items[of_chosen + np.arange(of_chosen.size)]
-        taken, tokens = times.of_groups(size_index, counts[chosen], members)
-        return np.where(tokens <= times.problem.limits[size_index], taken, np.inf)
-
     fast, slow, best = 0.9 * float((now * times.sizes[index]).sum()) / num_ranks, float(now.max()), index
+    table = SizeTable(times, index, now, counts, items, fast)
     for _ in range(_LEVEL_ROUNDS):
         target = (fast + slow) / 2
-        wider = times.smallest_within(target, index, now, time_at)
+        wider = table.within(target)
         if np.all(wider >= 0) and int(times.sizes[wider].sum()) <= num_ranks:
             best, slow = wider, target
         else:
@@ -115,6 +110,8 @@ class _TargetPacker:
         self.alone_at: list[float] = self.alone.tolist()
         self.work = self.alone * times.sizes[self.smallest]
         self.bound = max(float(self.work.sum()) / num_ranks, self._longest())
+        ones = np.ones_like(items)
+        self.table = SizeTable(times, self.smallest, self.alone, ones, items, self.bound * _LOWEST_TARGET)
         self._times_at: dict[int, list[float]] = {}
         self._padded_at: dict[int, list[int]] = {}
 
@@ -142,9 +139,7 @@ class _TargetPacker:
 
     def pack(self, target: float) -> MicroBatch | None:
         """Return groups that aim at `target`, or None where ranks or room run out."""
-        sizes = self.times.smallest_within(
-            target, self.smallest, self.alone, lambda k, numbers: self.times.alone(k, self.items[numbers])
-        )
+        sizes = self.table.within(target)
         if np.any(sizes < 0):
             return None
         table = _OpenGroups(self, target)
@@ -168,6 +163,7 @@ class _OpenGroups:
         self.loads: list[float] = []
         self.rooms: list[int] = []
         self.members: list[list[int]] = []
+        self.spares = Spares(packer.times.problem, packer.items)
         self.by_kind: dict[int, list[tuple[float, int]]] = {}  # (load, group) of each size, ascending
 
     def place_wide(self, at: int, kind: int) -> bool:
@@ -210,7 +206,7 @@ class _OpenGroups:
 
     def _has_room(self, group: int, at: int) -> bool:
         fits = self.packer.padded_at(self.kinds[group])[at] <= self.rooms[group]
-        return fits and len(self.members[group]) < self.packer.most
+        return fits and len(self.members[group]) < self.packer.most and self.spares.affords(group, at)
 
     def _open(self, at: int, kind: int) -> None:
         packer = self.packer
@@ -221,6 +217,7 @@ class _OpenGroups:
         used = packer.padded_at(kind)[at]
         self.rooms.append(0 if packer.oversized[at] else int(packer.times.problem.limits[kind]) - used)
         self.members.append([packer.ids[at]])
+        self.spares.take(group, at)
         bisect.insort(self.by_kind.setdefault(kind, []), (self.loads[group], group))
 
     def _join(self, kind: int, place: int, at: int, time: float) -> None:
@@ -228,6 +225,7 @@ class _OpenGroups:
         self.loads[group] += time
         self.rooms[group] -= self.packer.padded_at(kind)[at]
         self.members[group].append(self.packer.ids[at])
+        self.spares.take(group, at)
         bisect.insort(self.by_kind[kind], (self.loads[group], group))
 
     def place_narrow(self, order: list[int]) -> bool:
@@ -245,6 +243,7 @@ class _OpenGroups:
         needed = [packer.padded_at(kind) for kind in self.kinds]
         shortest = packer.padded_at(0)
         rooms, members, most = self.rooms, self.members, packer.most
+        limited = self.spares.is_limited
         waiting = [(load, group) for group, load in enumerate(self.loads) if len(members[group]) < most]
         heapq.heapify(waiting)
         full: list[tuple[int, float, int]] = []  # (-room, load, group): too full for the items so far
@@ -252,16 +251,26 @@ class _OpenGroups:
             while full and -full[0][0] >= shortest[at]:
                 _, load, group = heapq.heappop(full)
                 heapq.heappush(waiting, (load, group))
-            while waiting and needed[waiting[0][1]][at] > rooms[waiting[0][1]]:
-                load, group = heapq.heappop(waiting)
-                heapq.heappush(full, (-rooms[group], load, group))
+            passed: list[tuple[float, int]] = []  # have no budget for this item
+            while waiting:
+                load, group = waiting[0]
+                if needed[group][at] > rooms[group]:
+                    heapq.heappop(waiting)
+                    heapq.heappush(full, (-rooms[group], load, group))
+                elif limited and not self.spares.affords(group, at):
+                    passed.append(heapq.heappop(waiting))
+                else:
+                    break
             if not waiting:
                 return False
             load, group = waiting[0]
+            self.spares.take(group, at)
             rooms[group] -= needed[group][at]
             members[group].append(packer.ids[at])
             if len(members[group]) < most:
                 heapq.heapreplace(waiting, (load + packer.alone_at[at] * share[group], group))
             else:
                 heapq.heappop(waiting)
+            for entry in passed:
+                heapq.heappush(waiting, entry)
         return True

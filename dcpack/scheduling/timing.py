@@ -7,7 +7,7 @@ every machine compares them alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from dcpack.padding import longest_fitting_length, padded_lengths
 from dcpack.scheduling.base import Group, MicroBatch, Problem
 from dcpack.topology import crosses_node, place_blocks
 
-__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "TimeAt", "as_groups"]
-
-TimeAt = Callable[[Int64Array, Int64Array], Float64Array]
-"""Times at given sizes of given items or groups."""
+__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "as_groups"]
 
 _BITS = 40
 PRICE_OF_DOUBLING = 0.04
@@ -62,7 +59,16 @@ class GroupTimes:
         return self._times(columns, size_index, self._crosses[size_index])
 
     def _times(self, sums: Float64Array, size_index: Int64Array, crosses: np.ndarray) -> Float64Array:
-        return np.rint(self._scale * self.problem.cost.bin_time(sums, self.sizes[size_index], crosses))
+        return self.at_sizes(sums, self.sizes[size_index], crosses)
+
+    def at_size(self, sums: Float64Array, size_index: int) -> Float64Array:
+        """Return float64[g]: time of groups of these summed columns (float64[g, k]), all of one size."""
+        every = np.full(len(sums), size_index)
+        return self._times(sums, every, self._crosses[every])
+
+    def at_sizes(self, sums: Float64Array, cp_size: Int64Array, crosses: np.ndarray) -> Float64Array:
+        """Return float64[g]: time of groups of these summed columns (float64[g, k]), sizes and places."""
+        return np.rint(self._scale * self.problem.cost.bin_time(sums, cp_size, crosses))
 
     def of_groups(
         self, size_index: Int64Array, counts: Int64Array, items: Int64Array
@@ -112,10 +118,8 @@ class GroupTimes:
 
     def placed(self, groups: MicroBatch) -> tuple[Float64Array, Int64Array]:
         """Return float64[g] and int64[g]: time and first rank of groups as they will sit; dummies take no time."""
-        sizes = np.array([group.cp_size for group in groups], np.int64)
-        node_size = self.problem.cost.node_size
-        first = place_blocks(sizes, node_size)
-        crosses = crosses_node(first, sizes, node_size)
+        first = place_blocks([group.cp_size for group in groups], self.problem.cost.node_size)
+        crosses = self.crossing(groups, first)
         times = np.zeros(len(groups))
         real = np.array([bool(group.items) for group in groups])
         if real.any():
@@ -128,6 +132,10 @@ class GroupTimes:
             times[real] = self._times(sums, index, crosses[real])
         return times, first
 
+    def crossing(self, groups: MicroBatch, first: Int64Array) -> np.ndarray:
+        """Return bool[g]: which groups that begin on the ranks `first` (int64[g]) cross nodes."""
+        return crosses_node(first, [group.cp_size for group in groups], self.problem.cost.node_size)
+
     def step_time(self, microbatches: list[MicroBatch]) -> float:
         """Return the time of the step in the problem's sync mode."""
         total = np.zeros(self.problem.num_ranks)
@@ -138,35 +146,6 @@ class GroupTimes:
             for group, time, rank in zip(groups, times.tolist(), first.tolist(), strict=True):
                 total[rank : rank + group.cp_size] += time
         return slowest if self.problem.sync == "microbatch" else float(total.max(initial=0.0))
-
-    def smallest_within(
-        self, target: float, size_index: Int64Array, times: Float64Array, time_at: TimeAt
-    ) -> Int64Array:
-        """Return for each item or group the smallest size, from its present one, whose time is within `target`.
-
-        Args:
-            target: the time.
-            size_index: int64[n], the present sizes.
-            times: float64[n], times at those.
-            time_at: given int64[m] sizes and int64[m] numbers of items or groups, float64[m] times.
-
-        Returns:
-            int64[n], -1 where no size is fast enough.
-        """
-        found = np.where(times <= target, size_index, -1)
-        open_ = np.flatnonzero(times > target)
-        # No size is faster than the work shared out evenly.
-        least = np.ceil(self.sizes[size_index[open_]] * (times[open_] / target) * (1 - 1e-9))
-        at = np.maximum(size_index[open_] + 1, np.searchsorted(self.sizes, least))
-        while True:
-            inside = at < self.sizes.size
-            open_, at = open_[inside], at[inside]
-            if open_.size == 0:
-                return found
-            fast = time_at(at, open_) <= target
-            found[open_[fast]] = at[fast]
-            open_, at = open_[~fast], at[~fast]
-            at = np.maximum(at + 1, np.searchsorted(self.sizes, self.sizes[at] * 1.03))
 
 
 def as_groups(times: GroupTimes, size_index: Int64Array, items: list[list[int]]) -> MicroBatch:

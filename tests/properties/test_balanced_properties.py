@@ -18,7 +18,8 @@ from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
 from dcpack.scheduling import MicroBatch, Problem
 from dcpack.scheduling.balanced import Balanced
-from dcpack.scheduling.local_gain import Budget, Decision, LocalGain
+from dcpack.scheduling.budgets import Budget
+from dcpack.scheduling.local_gain import Decision, LocalGain
 
 relaxed = settings(
     deadline=None,

@@ -85,21 +85,6 @@ def test_step_time_in_both_modes() -> None:
     assert times.step_time([steps[0], steps[1][::-1]]) / unit == pytest.approx(80)  # [2] on the rank of [1]
 
 
-def test_smallest_size_within_a_target() -> None:
-    times = GroupTimes(problem([80, 60, 20], 8))
-    unit = float(times.alone(array(0), array(2))[0]) / 20
-    start = array(0, 0, 0)
-    alone = times.alone(start, array(0, 1, 2))
-
-    def found(target: float) -> list[int]:
-        return times.smallest_within(target * unit, start, alone, lambda k, items: times.alone(k, items)).tolist()
-
-    assert found(80) == [0, 0, 0]
-    assert found(60) == [1, 0, 0]
-    assert found(15) == [3, 2, 1]
-    assert found(9.9) == [-1, 3, 2]
-
-
 def test_empty_groups_are_left_out() -> None:
     times = GroupTimes(problem([80, 60, 20], 8))
     groups = as_groups(times, array(1, 0, 2), [[0], [], [1, 2]])
