@@ -61,7 +61,10 @@ def tensor_as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, str, tuple[int,
         known = ", ".join(name.removeprefix("torch.") for name in TENSOR_DTYPES)
         raise ArgumentError(f"dtype {name} cannot be sent: {known} can")
     plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.reshape(-1).contiguous().view(torch.uint8), name, tuple(tensor.shape)
+    flat = plain.reshape(-1).contiguous()
+    # Without elements a tensor may have strides, such as those of an empty NumPy array, that cannot be viewed.
+    data = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+    return data, name, tuple(tensor.shape)
 
 
 def bytes_as_tensor(buffer: torch.Tensor, name: str, shape: Sequence[int]) -> torch.Tensor:

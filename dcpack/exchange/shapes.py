@@ -133,10 +133,8 @@ def _of_microbatches(plan: Plan, values: Int64Array, buckets: Sequence[int]) -> 
 def _row_tokens(plan: Plan) -> Int64Array:
     """Return int64[b]: tokens of a rank's row without a static tail; a dummy is one sequence of the shortest length."""
     dummy = np.maximum(padding_multiple(plan.padding, plan.cp_size), plan.cp_size)
-    tokens = np.where(plan.dummy, dummy, plan.bin_padded_tokens)
-    if plan.padding is not None:
-        tokens = plan.padding.padded_total(tokens, plan.cp_size)
-    return tokens // plan.cp_size
+    # Whatever the rule pads a row to is no more than the bucket, which is a multiple of the same.
+    return np.where(plan.dummy, dummy, plan.bin_padded_tokens) // plan.cp_size
 
 
 def _longest(plan: Plan) -> Int64Array:

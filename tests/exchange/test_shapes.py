@@ -61,6 +61,15 @@ def test_padding_and_dummies_count(plan_of: PlanOf) -> None:
         shape_tuples(plan, row_lengths=(32, 40, 64))
 
 
+def test_rows_are_padded_as_the_rule_says(plan_of: PlanOf) -> None:
+    # A sequence of 10 is padded to 16, its row to 32 by sequence parallelism.
+    rule = PaddingRule(tp=2, block=16, sequence_parallel=True)
+    plan = plan_of([10], [(0, 0, 1, [(0, 0, 10)])], num_ranks=1, capacity=64, padding=rule)
+    assert shape_tuples(plan, row_lengths=(32, 64)) == [(1, 32, 32)]
+    with pytest.raises(ArgumentError, match=r"got \[16\]"):
+        shape_tuples(plan, row_lengths=(16, 64))
+
+
 def test_the_bound_is_cp_sizes_times_buckets() -> None:
     assert StaticShapes(max_sequences=1).num_shapes((1, 2, 4)) == 3
     assert StaticShapes(max_sequences=1, row_lengths=(8, 16)).num_shapes((1, 2, 4)) == 6

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import problem
 
 import dcpack
 from dcpack.cost import QuadraticCost, RingCost
 from dcpack.errors import InfeasibleError
 from dcpack.padding import PaddingRule
+from dcpack.scheduling.one_size import SizedPart
+from dcpack.scheduling.size_times import SizeTimes
+from dcpack.scheduling.uniform_cp import _level_ranks
 
 LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0, node_size=None)  # tokens / CP size
 
@@ -88,6 +92,26 @@ def test_no_more_sequences_in_a_bin_than_allowed() -> None:
     plan = uniform([5] * 60, 4, max_sequences=3)
     assert np.diff(plan.offsets).max() == 3
     assert plan.num_microbatches == 5
+
+
+def test_waiting_groups_take_no_more_sequences_than_allowed() -> None:
+    # The second group of CP size 2 has time and tokens for all ten of 20, and places for three: the longest.
+    times = SizeTimes(problem([200, *range(20, 10, -1)], 4, cp_sizes=(1, 2), max_sequences=3))
+    part = SizedPart(times, 1, np.array([0]))
+    assert part.absorb(np.arange(1, 11)).tolist() == [True] * 3 + [False] * 7
+
+
+def test_the_ranks_with_least_so_far_get_the_most_work() -> None:
+    # Two micro-batches of one group a rank: 100 and 20, then 50 and 90. Dealt the wrong way round a rank has 190.
+    times = SizeTimes(problem([100, 90, 50, 20], 2, cp_sizes=(1, 2), sync="step"))
+    parts = [SizedPart(times, 0, np.array(items)) for items in ([0, 3], [1, 2])]
+    for slots in ([0, 1], [1, 0]):
+        parts[0].slot_of = np.array(slots)
+        _level_ranks(parts, 2)
+        by_rank = sum(part.bin_times() for part in parts)[0]
+        assert (by_rank / by_rank.min()).tolist() == pytest.approx([150 / 110, 1.0], rel=1e-6) or (
+            by_rank / by_rank.min()
+        ).tolist() == pytest.approx([1.0, 150 / 110], rel=1e-6)
 
 
 def test_oversized_sequences_are_alone_on_the_largest_size() -> None:

@@ -90,6 +90,7 @@ def tensors(rank: int, size: int) -> int:
         (odd[:, ::2], odd[:, ::2]),
         (torch.tensor(5), torch.tensor(5)),
         (torch.zeros(0, 3), torch.zeros(0, 3)),
+        (torch.tensor(np.zeros(0, np.float32)), torch.zeros(0)),
         (odd.clone().requires_grad_(), odd),
         (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j])),
     ):

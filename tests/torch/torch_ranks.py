@@ -1,6 +1,7 @@
 """Starting N processes for a test: fast, with a deadline, and without a port that could be taken.
 
-A fork server imports torch once, so that a launch takes a tenth of a second. Ranks find each other through a file.
+A fork server imports the frameworks once, so that a launch takes a tenth of a second. Ranks find each other through a
+file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["Outcome", "launch", "require_contract", "stores"]
 
 stores: Any = dist  # type checkers know no public name of the stores
 
-_PRELOADED = ["pytest", "torch", "torch.distributed", "ml_dtypes", "dcpack.testing", "dcpack_torch.backend"]
+_PRELOADED = ["pytest", "jax", "torch", "torch.distributed", "ml_dtypes", "dcpack.testing", "dcpack_torch.backend"]
 
 
 @dataclass

@@ -1,0 +1,157 @@
+"""What the processes of the tests of RL batches, TP broadcast and random datasets do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from dcpack_torch.backend import TorchGlooBackend
+from dcpack_torch.random_data import get_random_dataset_fsdp_tp, get_random_varlen_dataset_fsdp_tp
+from torch.utils.data import DataLoader, IterableDataset
+
+from dcpack import BatchedDataDict, PeerError, TPBroadcastDataLoader
+from dcpack.batched_data_dict import PackedColumn
+
+
+def rollouts(rank: int, make: Any) -> BatchedDataDict:
+    """Rank r has r rows of r tokens, so that rank 0 has none."""
+    return BatchedDataDict(
+        ids=make(np.full((rank, rank), rank, np.int32)),
+        logprobs=make(np.full(rank, rank / 2, np.float32)),
+        texts=[f"rank {rank}"] * rank,
+        images=PackedColumn(make(np.full((rank, 2), rank, np.int32)), [0] * rank + [rank] if rank else [0]),
+    )
+
+
+def gather_batches(rank: int, size: int) -> dict[str, Any]:
+    """Gather NumPy, torch and JAX batches; jagged rows and columns, an empty rank; then over pairs of ranks."""
+    import jax
+
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    found: dict[str, Any] = {}
+    for name, make, kind in (
+        ("numpy", np.array, np.ndarray),
+        ("torch", torch.tensor, torch.Tensor),
+        ("jax", jax.device_put, jax.Array),
+    ):
+        batch = rollouts(rank, make)
+        gathered = batch.all_gather(world)
+        assert isinstance(gathered["ids"], kind)
+        assert isinstance(gathered["images"].values, kind)
+        found[name] = {
+            "ids": np.asarray(gathered["ids"]).tolist(),
+            "logprobs": np.asarray(gathered["logprobs"]).tolist(),
+            "texts": gathered["texts"],
+            "images": (np.asarray(gathered["images"].values).tolist(), gathered["images"].offsets.tolist()),
+        }
+    half = dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))
+    mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=20.0).world()
+    found["half"] = BatchedDataDict(r=[rank] * rank).all_gather(mine)["r"]
+    bfloat = BatchedDataDict(x=torch.full((rank, 1), 0.5, dtype=torch.bfloat16)).all_gather(world)["x"]
+    assert bfloat.dtype == torch.bfloat16
+    found["bfloat16"] = bfloat.tolist()
+    return found
+
+
+def shard_and_gather(rank: int, size: int) -> list[Any]:
+    """Each rank takes its shard of the same batch; gathered and reordered it is the batch again."""
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    lengths = torch.tensor([5, 1, 8, 3, 2, 7, 4, 6] * size)
+    batch = BatchedDataDict(n=lengths, row=list(range(8 * size)))
+    cfg = {"max_tokens_per_microbatch": 10, "input_lengths_key": "n"}
+    shards, order = batch.shard_by_batch_size(size, sequence_packing_cfg=cfg)
+    gathered = BatchedDataDict(shards[rank]).all_gather(world)
+    gathered.reorder_data(order)
+    assert torch.equal(gathered["n"], lengths)
+    return gathered["row"]
+
+
+def gather_fails(rank: int, size: int) -> str:
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    batch = BatchedDataDict(x=torch.zeros(2), y=[1] * (3 if rank == size - 1 else 2))
+    try:
+        batch.all_gather(world)
+    except PeerError as error:
+        world.barrier()
+        return str(error).splitlines()[0]
+    return "nothing"
+
+
+class Stream(IterableDataset[Any]):
+    """No length; fails at the end if asked to."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    def __iter__(self) -> Any:
+        yield {"ids": torch.arange(6).reshape(2, 3), "meta": ["a", 1.5]}
+        yield {"ids": torch.zeros(0, 3, dtype=torch.bfloat16), "meta": ["b", None]}
+        if self.fails:
+            raise OSError("disk gone")
+
+
+def broadcast_batches(rank: int, size: int) -> list[Any]:
+    """The leader's DataLoader over an endless kind of dataset, and then one that fails."""
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    source = DataLoader(Stream(fails=False), batch_size=None) if rank == 0 else None
+    first, second = TPBroadcastDataLoader(source, world)
+    assert second["ids"].dtype == torch.bfloat16
+    seen: list[Any] = [first["ids"].tolist(), first["meta"], list(second["ids"].shape), second["meta"]]
+    loader = TPBroadcastDataLoader(DataLoader(Stream(fails=True), batch_size=None), world)
+    try:
+        len(loader)
+    except TypeError:
+        seen.append("no length")
+    batches = []
+    try:
+        for batch in loader:
+            batches.append(batch)
+    except PeerError as error:
+        seen.append((len(batches), error.rank, error.cause))
+    return seen
+
+
+def random_data(rank: int, size: int, tp_size: int, broadcast_within_tp: bool) -> dict[str, Any]:
+    """The samples that this rank sees in two epochs, as numbers of the dataset, and what kind of loader it has."""
+    tp_groups = [dist.new_group(list(range(start, start + tp_size))) for start in range(0, size, tp_size)]
+    dp_groups = [dist.new_group(list(range(start, size, tp_size))) for start in range(tp_size)]
+    parts = get_random_dataset_fsdp_tp(
+        4,
+        1000,
+        8,
+        dp_group=dp_groups[rank % tp_size],
+        tp_group=tp_groups[rank // tp_size],
+        broadcast_within_tp=broadcast_within_tp,
+    )
+    loader, sampler = parts["dataloader"], parts["sampler"]
+    numbers = {tuple(sample.tolist()): i for i, sample in enumerate(parts["dataset"])}
+    epochs = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        epochs.append([numbers[tuple(sample.tolist())] for batch in loader for sample in batch])
+    return {
+        "epochs": epochs,
+        "kind": type(loader).__name__,
+        "length": len(loader),
+        "replicas": sampler.num_replicas,
+    }
+
+
+def random_varlen(rank: int, size: int) -> tuple[int, list[Any]]:
+    """TP over all ranks, no DP group: all see the same batches."""
+    parts = get_random_varlen_dataset_fsdp_tp(
+        2, 50, 20, num_sequences=6, tp_group=dist.group.WORLD, broadcast_within_tp=True
+    )
+    batches = [(batch["input_ids"].tolist(), batch["input_lengths"].tolist()) for batch in parts["dataloader"]]
+    return parts["sampler"].num_replicas, batches
+
+
+def random_data_without_dp_group(rank: int, size: int) -> str:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    try:
+        get_random_dataset_fsdp_tp(1, 10, 4, tp_group=pairs[rank // 2])
+    except ValueError as error:
+        return str(error)
+    return "nothing"
