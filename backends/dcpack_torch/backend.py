@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dcpack._checks import check_choice, check_int
 from dcpack.comm import Backend, Communicator
-from dcpack.comm.backend import Mesh
+from dcpack.comm.backend import Mesh, MeshAxes
 from dcpack.comm.membership import DEFAULT_DEADLINE_S, DEFAULT_MAX_MESSAGE_BYTES, check_deadline
 from dcpack.comm.reader import Indexable
 from dcpack.errors import BackendError, PeerError
@@ -116,29 +116,41 @@ class TorchBackend(Backend):
         """
         return super().from_mesh(DeviceMeshGroups(mesh) if isinstance(mesh, DeviceMesh) else mesh, axes)
 
-    def to_device(self, array: Any) -> Any:
+    def to_device(self, array: Any, device: Any = None) -> Any:
         """Return NumPy arrays as tensors on this process's device, and tensors there; of any dtype.
 
         Args:
             array: an array, a tensor, or mappings, lists and tuples of them, of which anything else stays as it is. On
                 the CPU a tensor shares the memory of its array where that is possible.
+            device: another device; None: this process's.
         """
+        target = self.device if device is None else torch.device(device)
         if isinstance(array, np.ndarray | np.generic):
-            return self._library.upload(array_as_tensor(np.asarray(array)))
+            return self._place(array_as_tensor(np.asarray(array)), target)
         if isinstance(array, torch.Tensor):
-            if array.device == self.device:
-                return array
-            return self._library.upload(array) if array.device.type == "cpu" else array.to(self.device)
+            return self._place(array, target)
         if isinstance(array, Mapping):
-            return {key: self.to_device(value) for key, value in array.items()}
+            return {key: self.to_device(value, target) for key, value in array.items()}
         if isinstance(array, list | tuple):
-            moved = [self.to_device(value) for value in array]
+            moved = [self.to_device(value, target) for value in array]
             return moved if isinstance(array, list) else tuple(moved)
         return array
 
-    def make_reader(self, dataset: Indexable, indices: Iterable[int], *, num_workers: int = 0) -> Iterator[Any]:
+    def _place(self, tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
+        if tensor.device == target:
+            return tensor
+        own = target == self.device and tensor.device.type == "cpu"
+        return self._library.upload(tensor) if own else tensor.to(target)
+
+    def describe_mesh(self, mesh: Any) -> MeshAxes:
+        """Return the axes and ranks of a `DeviceMesh` with names for its axes, or of a `Topology`."""
+        return super().describe_mesh(DeviceMeshGroups(mesh) if isinstance(mesh, DeviceMesh) else mesh)
+
+    def make_reader(
+        self, dataset: Indexable, indices: Iterable[int], *, num_workers: int = 0, **options: Any
+    ) -> Iterator[Any]:
         """Yield ``dataset[i]`` for each i of `indices`, in their order; see `read_with_workers`."""
-        return read_with_workers(dataset, indices, num_workers=num_workers)
+        return read_with_workers(dataset, indices, num_workers=num_workers, **options)
 
     def _make_world(self) -> TorchCommunicator:
         rank, ranks = self._find_members()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
 
+from dcpack._checks import Int64Array
 from dcpack.errors import ArgumentError
 
 __all__ = ["DeviceMeshGroups"]
 
 
 class DeviceMeshGroups:
-    """The groups of global ranks along the axes of a `DeviceMesh`.
+    """The axes of a `DeviceMesh`, and the groups of global ranks along them.
 
     Args:
         mesh: with names for its axes.
@@ -21,6 +23,22 @@ class DeviceMeshGroups:
     def __init__(self, mesh: DeviceMesh) -> None:
         self._names: tuple[str, ...] = tuple(mesh.mesh_dim_names or ())
         self._ranks = mesh.mesh
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes, outermost first.
+
+        Raises:
+            ArgumentError: they have none.
+        """
+        if not self._names:
+            raise ArgumentError("the axes of the mesh have no names: pass mesh_dim_names")
+        return self._names
+
+    @property
+    def ranks(self) -> Int64Array:
+        """int64[one dim an axis]: the global rank at each position."""
+        return self._ranks.cpu().numpy().astype(np.int64)
 
     def groups(self, axes: Any, /) -> list[tuple[int, ...]]:
         """Return the groups along `axes`, every rank of the mesh once, in mesh order like those of a `Topology`.

@@ -9,7 +9,7 @@ from dcpack.comm.fake import FakeBackend
 from dcpack.comm.faults import Fault
 from dcpack.comm.launch import run_ranks
 from dcpack.comm.registry import BackendStatus, backend_statuses, get_backend, list_backends
-from dcpack.comm.trees import all_gather_trees, broadcast_tree
+from dcpack.comm.trees import all_gather_trees, broadcast_tree, decode_tree, encode_tree, encoded_size
 
 __all__ = [
     "Backend",
@@ -21,6 +21,9 @@ __all__ = [
     "all_gather_trees",
     "backend_statuses",
     "broadcast_tree",
+    "decode_tree",
+    "encode_tree",
+    "encoded_size",
     "get_backend",
     "list_backends",
     "run_ranks",

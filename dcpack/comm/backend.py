@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from dcpack._checks import list_offenders
+import numpy as np
+
+from dcpack._checks import Int64Array, list_offenders
 from dcpack.comm.communicator import Communicator
 from dcpack.comm.reader import Indexable, read_in_order
 from dcpack.errors import ArgumentError
 
-__all__ = ["Backend", "Mesh"]
+__all__ = ["Backend", "Mesh", "MeshAxes"]
 
 
 class Mesh(Protocol):
@@ -20,6 +23,19 @@ class Mesh(Protocol):
     def groups(self, axes: Any, /) -> Sequence[Sequence[int]]:
         """Return the groups along `axes`: tuples of global numbers that hold every rank once."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MeshAxes:
+    """What a mesh is, in whatever framework.
+
+    Attributes:
+        names: of its axes, outermost first.
+        ranks: int64[one dim an axis], the global number at each position.
+    """
+
+    names: tuple[str, ...]
+    ranks: Int64Array
 
 
 class Backend(ABC):
@@ -73,10 +89,34 @@ class Backend(ABC):
             partition = [[members[rank] for rank in group] for group in groups]
         return world.split(partition)
 
-    def to_device(self, array: Any) -> Any:
-        """Return `array` on this process's device; here it stays where it is."""
+    def describe_mesh(self, mesh: Any) -> MeshAxes:
+        """Return the axes and ranks of a `Topology`, or of a mesh of the back end's framework.
+
+        Raises:
+            ArgumentError: something else.
+
+        Example:
+            >>> from dcpack import Topology
+            >>> from dcpack.comm import FakeBackend
+            >>> FakeBackend().describe_mesh(Topology(axes=("dp", "tp"), sizes=(2, 2))).ranks.tolist()
+            [[0, 1], [2, 3]]
+        """
+        names, ranks = getattr(mesh, "axes", None), getattr(mesh, "ranks", None)
+        if not isinstance(names, tuple) or not isinstance(ranks, np.ndarray) or ranks.ndim != len(names):
+            raise ArgumentError(f"mesh must be a Topology or a mesh of back end {self.name!r}, got {mesh!r}")
+        return MeshAxes(names=names, ranks=ranks)
+
+    def to_device(self, array: Any, device: Any = None) -> Any:
+        """Return `array` on a device, by default this process's; here it stays where it is."""
+        del device
         return array
 
-    def make_reader(self, dataset: Indexable, indices: Iterable[int], *, num_workers: int = 0) -> Iterator[Any]:
-        """Yield ``dataset[i]`` for each i of `indices`, in their order; see `read_in_order`."""
+    def make_reader(
+        self, dataset: Indexable, indices: Iterable[int], *, num_workers: int = 0, **options: Any
+    ) -> Iterator[Any]:
+        """Yield ``dataset[i]`` for each i of `indices`, in their order; see `read_in_order`.
+
+        `options` are for back ends whose workers are processes, and have no effect here.
+        """
+        del options
         return read_in_order(dataset, indices, num_workers=num_workers)

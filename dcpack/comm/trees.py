@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from dcpack.comm.communicator import Communicator
 from dcpack.errors import ArgumentError
 
-__all__ = ["all_gather_trees", "broadcast_tree"]
+__all__ = ["all_gather_trees", "broadcast_tree", "decode_tree", "encode_tree", "encoded_size"]
 
 _ALIGNMENT = 16
 _PLAIN = (type(None), bool, int, float, str)
@@ -71,6 +72,46 @@ def all_gather_trees(communicator: Communicator, tree: Any) -> list[Any]:
     return _decode_all(communicator, communicator.all_gather(_encode_or_tell(communicator, tree)))
 
 
+def encoded_size(communicator: Communicator, tree: Any) -> int:
+    """Return the bytes of `encode_tree(communicator, tree)`, without copying the arrays.
+
+    Raises:
+        ArgumentError: something in `tree` cannot be sent; says where it lies.
+    """
+    writer = _Writer(communicator)
+    return _aligned(8 + len(_header_of(writer, tree))) + writer.num_bytes
+
+
+def encode_tree(communicator: Communicator, tree: Any) -> npt.NDArray[np.uint8]:
+    """Return the message of `tree` as uint8[n] on the host, to be sent among others; makes no call of the group.
+
+    Raises:
+        ArgumentError: something in `tree` cannot be sent; says where it lies.
+
+    Example:
+        >>> from dcpack.comm import FakeBackend
+        >>> world = FakeBackend().world()
+        >>> message = encode_tree(world, {"input_ids": np.array([7, 8])})
+        >>> len(message) == encoded_size(world, {"input_ids": np.array([7, 8])}), decode_tree(world, message)
+        (True, {'input_ids': array([7, 8])})
+    """
+    message = _encode(communicator, tree)
+    return communicator.from_wire(message, "uint8", (len(message),))
+
+
+def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> Any:
+    """Return the structure in a message of `encode_tree`; makes no call of the group.
+
+    Raises:
+        BackendError: this process cannot hold a dtype in it.
+    """
+    return _Reader(communicator, communicator.to_wire(message)[0]).tree()
+
+
+def _header_of(writer: _Writer, tree: Any) -> bytes:
+    return json.dumps(writer.node(tree, "tree"), separators=(",", ":")).encode("ascii")
+
+
 def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:
     """Encode `tree`, or make the call with its error instead, so that the others, who wait in theirs, raise it too."""
     try:
@@ -83,7 +124,7 @@ def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:
 def _encode(communicator: Communicator, tree: Any) -> Any:
     """Return the message for `tree`: uint8[n] of the kind that the back end moves."""
     writer = _Writer(communicator)
-    header = json.dumps(writer.node(tree, "tree"), separators=(",", ":")).encode("ascii")
+    header = _header_of(writer, tree)
     start = _aligned(8 + len(header))
     prefix = np.zeros(start, np.uint8)
     prefix[:8] = np.frombuffer(len(header).to_bytes(8, "little"), np.uint8)

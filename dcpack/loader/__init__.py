@@ -1,5 +1,43 @@
-"""Loaders: from samples to the batches of a training loop."""
+"""From a dataset to balanced micro-batches on every rank, with a state that resumes anywhere."""
 
+from dcpack.loader.batches import LoaderBatch
+from dcpack.loader.build import build_distributed_dataloader
+from dcpack.loader.config import SHORT_BACKEND_NAMES, DistributedDatasetConfig
+from dcpack.loader.loader import DistributedDataLoader
+from dcpack.loader.planned_cp import CPPlanning, packed_fields
+from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.text_rows import TextRows
 from dcpack.loader.tp_broadcast import TPBroadcastDataLoader
+from dcpack.loader.types import (
+    OVERSIZED_POLICIES,
+    BalancingAlgorithm,
+    BatchSampler,
+    ExternalStepSource,
+    PackingConstraints,
+    SampleKey,
+    SampleMetadata,
+    TensorFieldSpec,
+    WorkloadCost,
+)
 
-__all__ = ["TPBroadcastDataLoader"]
+__all__ = [
+    "OVERSIZED_POLICIES",
+    "SHORT_BACKEND_NAMES",
+    "BalancingAlgorithm",
+    "BatchSampler",
+    "CPPlanning",
+    "DistributedDataLoader",
+    "DistributedDatasetConfig",
+    "ExternalStepSource",
+    "GlobalBatchSampler",
+    "LoaderBatch",
+    "PackingConstraints",
+    "SampleKey",
+    "SampleMetadata",
+    "TPBroadcastDataLoader",
+    "TensorFieldSpec",
+    "TextRows",
+    "WorkloadCost",
+    "build_distributed_dataloader",
+    "packed_fields",
+]

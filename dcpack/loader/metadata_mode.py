@@ -1,0 +1,187 @@
+"""Mode 2: lengths are known by index, so the plan comes first, and each constructor reads its own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import as_lengths
+from dcpack.comm import Communicator, all_gather_trees
+from dcpack.data.megatron import read_idx_lengths
+from dcpack.errors import ArgumentError
+from dcpack.loader.batches import Packing, Step, call_user, make_batches
+from dcpack.loader.planning import WindowPlanner
+from dcpack.loader.reading import SampleReader, num_valid_tokens
+from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
+from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.sharing import Planned, tell_failure
+from dcpack.loader.step_table import LocalSample, describe, merge_table
+from dcpack.loader.types import SampleKey, SampleMetadata
+
+__all__ = ["Metadata", "MetadataSteps", "open_metadata"]
+
+
+class Metadata:
+    """Metadata by dataset index.
+
+    Args:
+        values: lengths, or `SampleMetadata`, by index.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> SampleMetadata:
+        value = self._values[index]
+        if isinstance(value, SampleMetadata):
+            return value
+        try:
+            return SampleMetadata(pack_tokens=value)
+        except ArgumentError as error:
+            raise ArgumentError(f"metadata[{index}]: {error}") from error
+
+
+def open_metadata(metadata: Any) -> Metadata:
+    """Return metadata by index, from lengths or `SampleMetadata` in a sequence or array, a source, or an index file.
+
+    Args:
+        metadata: something with ``len()`` and values by number; a source with ``lengths()``; or the path of a Megatron
+            ``.idx`` file.
+
+    Raises:
+        ArgumentError: something else.
+
+    Example:
+        >>> open_metadata([5, 7])[1].pack_tokens
+        7
+    """
+    if isinstance(metadata, str | Path):
+        return Metadata(read_idx_lengths(metadata))
+    if callable(getattr(metadata, "lengths", None)):
+        return Metadata(as_lengths("lengths of metadata", metadata.lengths()))
+    if isinstance(metadata, np.ndarray):
+        return Metadata(as_lengths("metadata", metadata))
+    if isinstance(metadata, Mapping) or not all(hasattr(metadata, name) for name in ("__len__", "__getitem__")):
+        raise ArgumentError(f"metadata must have values by number and a length, got {type(metadata).__name__}")
+    return Metadata(metadata)
+
+
+class MetadataSteps(SamplerSteps):
+    """Makes steps from a batch sampler; nothing is read before it is planned, and no sample is sent.
+
+    Args:
+        communicator: of the constructors.
+        rounds: what the sampler gives this member.
+        reader: of the dataset.
+        metadata: by dataset index.
+        packing: rows and batches.
+        planner: of windows.
+        needs_metadata: whether the whole metadata travels.
+        num_dropped: samples that the sampler leaves out of every epoch.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        rounds: SamplerRounds,
+        reader: SampleReader,
+        metadata: Metadata,
+        packing: Packing,
+        planner: WindowPlanner,
+        needs_metadata: bool,
+        num_dropped: int,
+    ) -> None:
+        super().__init__(rounds, num_dropped)
+        self._communicator = communicator
+        self._reader = reader
+        self._metadata = metadata
+        self._packing = packing
+        self._planner = planner
+        self._needs_metadata = needs_metadata
+
+    def next_step(self, epoch: int, step: int) -> Step | None:
+        """Return the next step, or None at the end of the epoch. Collective."""
+        with tell_failure(self._communicator):
+            rounds = self._rounds.next_step()
+            samples = self._describe(rounds)
+            state = self._rounds.state()
+        parts = all_gather_trees(self._communicator, self._description(samples, len(rounds)))
+        table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
+        if table is None:
+            return None
+        planned, layout = self._planner.plan(self._communicator, table)
+        mine = layout.samples
+        with tell_failure(self._communicator):
+            indices = table.columns["dataset_index"][list(mine)].tolist()
+            payloads = dict(zip(mine, self._reader.read(indices), strict=True))
+            num_valid = np.zeros(table.num_samples, np.int64)
+            for i in mine:
+                num_valid[i] = num_valid_tokens(payloads[i], self._metadata[int(table.columns["dataset_index"][i])])
+        total = sum(int(part) for part in self._communicator.all_gather(num_valid.sum()))
+        with self._communicator.guard():
+            batches = make_batches(
+                layout.microbatches,
+                payloads,
+                self._packing,
+                num_valid=num_valid,
+                sample_ids=table.columns["dataset_index"],
+                global_valid_tokens=total,
+                epoch=epoch,
+                step=step,
+                plan_rank=self._communicator.rank,
+            )
+        return Step(batches=batches, planned=planned, source_state=state)
+
+    def plan_epoch(self) -> list[Planned]:
+        """Return the plans of all steps that are left of the epoch; nothing is read, and no other rank is asked.
+
+        Raises:
+            ArgumentError: the sampler is no `GlobalBatchSampler`, so what other ranks get is not known here.
+        """
+        sampler = self._rounds.sampler
+        if not isinstance(sampler, GlobalBatchSampler):
+            raise ArgumentError(f"only GlobalBatchSampler can be planned ahead, got {type(sampler).__name__}")
+        size, local_batch_size = self._communicator.size, sampler.micro_batch_size
+        members = [
+            SamplerRounds(sampler.for_rank(r), dp_rank=r, local_batch_size=local_batch_size, may_be_short=False)
+            for r in range(size)
+        ]
+        planned = []
+        while rounds := [member.next_step() for member in members]:
+            parts = [self._description(self._describe(given), len(given)) for given in rounds]
+            table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
+            if table is None:
+                break
+            planned.append(self._planner.plan_alone(table))
+        return planned
+
+    def _describe(self, rounds: Sequence[Round]) -> list[LocalSample]:
+        samples = []
+        for r, found in enumerate(rounds):
+            for k, index in enumerate(found.indices):
+                metadata = self._metadata_of(index).with_key(
+                    SampleKey(position=found.position + k, dataset_index=index)
+                )
+                cost = call_user("cost_model", self._planner.rule.of_sample, metadata)
+                samples.append(LocalSample(metadata=metadata, cost=cost, num_valid=-1, num_bytes=0, round=r, row=k))
+        return samples
+
+    def _metadata_of(self, index: int) -> SampleMetadata:
+        if not 0 <= index < len(self._metadata):
+            raise ArgumentError(f"indices must be below {len(self._metadata)} samples, got {index}")
+        return self._metadata[index]
+
+    def _description(self, samples: Sequence[LocalSample], num_rounds: int) -> dict[str, Any]:
+        return describe(
+            samples,
+            num_rounds=num_rounds,
+            constraints=self._planner.constraints,
+            with_metadata=self._needs_metadata,
+        )

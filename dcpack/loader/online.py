@@ -1,0 +1,140 @@
+"""Mode 1: samples are read, described, planned in windows, and moved where the plan wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dcpack.comm import Communicator, encoded_size
+from dcpack.errors import ArgumentError
+from dcpack.loader.batches import LoaderBatch, Packing, Step, call_user, make_batches
+from dcpack.loader.payloads import exchange_payloads
+from dcpack.loader.planning import WindowPlanner
+from dcpack.loader.reading import SampleReader, num_valid_tokens
+from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
+from dcpack.loader.sharing import tell_failure
+from dcpack.loader.step_table import LocalSample, gather_table
+from dcpack.loader.types import SampleKey, SampleMetadata
+
+__all__ = ["OnlineSteps", "describe_sample"]
+
+
+def describe_sample(
+    communicator: Communicator,
+    planner: WindowPlanner,
+    metadata_fn: Callable[[Any], SampleMetadata],
+    payload: Any,
+    key: SampleKey,
+    *,
+    round_: int,
+    row: int,
+) -> LocalSample:
+    """Return what the others must know of a sample that was read.
+
+    Raises:
+        ArgumentError: `metadata_fn` returned something else, or the payload cannot be sent.
+    """
+    metadata = call_user("metadata_fn", metadata_fn, payload)
+    if not isinstance(metadata, SampleMetadata):
+        raise ArgumentError(f"metadata_fn must return a SampleMetadata, got {metadata!r}")
+    metadata = metadata.with_key(key)
+    return LocalSample(
+        metadata=metadata,
+        cost=call_user("cost_model", planner.rule.of_sample, metadata),
+        num_valid=num_valid_tokens(payload, metadata),
+        num_bytes=encoded_size(communicator, payload) if communicator.size > 1 else 0,
+        round=round_,
+        row=row,
+    )
+
+
+class OnlineSteps(SamplerSteps):
+    """Makes steps from a batch sampler whose samples are read before they are planned.
+
+    Args:
+        communicator: of the constructors.
+        rounds: what the sampler gives this member.
+        reader: of the dataset.
+        metadata_fn: describes a sample.
+        split_fn: a record to its samples; None: it is its only sample.
+        packing: rows and batches.
+        planner: of windows.
+        needs_metadata: whether the whole metadata travels.
+        num_dropped: samples that the sampler leaves out of every epoch.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        rounds: SamplerRounds,
+        reader: SampleReader,
+        metadata_fn: Callable[[Any], SampleMetadata],
+        split_fn: Callable[[Any], Sequence[Any]] | None,
+        packing: Packing,
+        planner: WindowPlanner,
+        needs_metadata: bool,
+        num_dropped: int,
+    ) -> None:
+        super().__init__(rounds, num_dropped)
+        self._communicator = communicator
+        self._reader = reader
+        self._metadata_fn = metadata_fn
+        self._split_fn = split_fn
+        self._packing = packing
+        self._planner = planner
+        self._needs_metadata = needs_metadata
+
+    def next_step(self, epoch: int, step: int) -> Step | None:
+        """Return the next step, or None at the end of the epoch. Collective."""
+        with tell_failure(self._communicator):
+            rounds = self._rounds.next_step()
+            payloads, samples = self._read(rounds)
+            state = self._rounds.state()
+        table = gather_table(
+            self._communicator,
+            samples,
+            num_rounds=len(rounds),
+            constraints=self._planner.constraints,
+            with_metadata=self._needs_metadata,
+        )
+        if table is None:
+            return None
+        planned, layout = self._planner.plan(self._communicator, table)
+        mine = exchange_payloads(
+            self._communicator,
+            payloads,
+            holder=table.holder,
+            place=table.place,
+            num_bytes=table.columns["num_bytes"],
+            destination=layout.destination,
+        )
+        with self._communicator.guard():
+            batches: tuple[LoaderBatch, ...] = make_batches(
+                layout.microbatches,
+                mine,
+                self._packing,
+                num_valid=table.columns["num_valid"],
+                sample_ids=table.columns["dataset_index"],
+                global_valid_tokens=int(table.columns["num_valid"].sum()),
+                epoch=epoch,
+                step=step,
+                plan_rank=self._communicator.rank,
+            )
+        return Step(batches=batches, planned=planned, source_state=state)
+
+    def _read(self, rounds: Sequence[Round]) -> tuple[list[Any], list[LocalSample]]:
+        records = self._reader.read([index for found in rounds for index in found.indices])
+        places = [(r, k, found) for r, found in enumerate(rounds) for k in range(len(found.indices))]
+        payloads: list[Any] = []
+        samples: list[LocalSample] = []
+        for record, (r, k, found) in zip(records, places, strict=True):
+            parts = [record] if self._split_fn is None else list(call_user("split_fn", self._split_fn, record))
+            for part, payload in enumerate(parts):
+                key = SampleKey(position=found.position + k, part=part, dataset_index=found.indices[k])
+                described = describe_sample(
+                    self._communicator, self._planner, self._metadata_fn, payload, key, round_=r, row=k
+                )
+                payloads.append(payload)
+                samples.append(described)
+        return payloads, samples

@@ -1,0 +1,118 @@
+"""Calls among the constructors: telling of a failure, and coming to the same plans."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from dcpack.comm import Communicator
+from dcpack.comm.trees import broadcast_tree
+from dcpack.errors import PeerError, PlanError
+from dcpack.plans import Plan
+from dcpack.scheduling.local_gain import Decision
+
+__all__ = ["Planned", "share_plans", "tell_failure"]
+
+
+@contextlib.contextmanager
+def tell_failure(communicator: Communicator) -> Iterator[None]:
+    """Raise what the body raises on all ranks, which are or will be in their next call of `communicator`.
+
+    Without a failure it costs no call, unlike `Communicator.guard`.
+
+    Example:
+        >>> from dcpack.comm import run_ranks
+        >>> def fn(communicator):
+        ...     with tell_failure(communicator):
+        ...         1 // communicator.rank
+        ...     communicator.barrier()
+        >>> try:
+        ...     run_ranks(2, fn)
+        ... except PeerError as error:
+        ...     print(error.rank, error.cause)
+        0 ZeroDivisionError
+    """
+    try:
+        yield
+    except PeerError:
+        raise  # a call of the group failed, so all know
+    except Exception as error:
+        communicator.agree(error)
+        raise  # not reached: agree raises where it is given an error
+    except BaseException as error:
+        with contextlib.suppress(PeerError):
+            communicator.agree(error)
+        raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """The plans of a step.
+
+    Attributes:
+        plans: one for each window.
+        decisions: what balancing decided in each; empty where CP is planned.
+    """
+
+    plans: tuple[Plan, ...]
+    decisions: tuple[Decision, ...] = ()
+
+
+def share_plans(
+    communicator: Communicator, planner: int, make: Callable[[], Planned], *, broadcast: bool = True
+) -> Planned:
+    """Return the same plans on all members: those of one planner, or each member's own, compared. Collective.
+
+    Args:
+        communicator: of the constructors.
+        planner: member that plans.
+        make: plans; a pure function of what all members know.
+        broadcast: whether the planner alone calls `make`.
+
+    Raises:
+        PeerError: `make` failed somewhere, or members came to different plans; on all members.
+    """
+    if not broadcast:
+        with tell_failure(communicator):
+            planned = make()
+        _require_same(communicator, planned.plans)
+        return planned
+    planned, tree = None, None
+    if communicator.rank == planner:
+        with tell_failure(communicator):
+            planned = make()
+            decisions = [[*asdict(decision).values()] for decision in planned.decisions]
+            tree = {"plans": [plan.to_json() for plan in planned.plans], "decisions": decisions}
+    if communicator.size == 1 and planned is not None:
+        return planned
+    received = broadcast_tree(communicator, tree, planner)
+    if planned is not None:
+        return planned
+    return Planned(
+        plans=tuple(Plan.from_json(text) for text in received["plans"]),
+        decisions=tuple(_decision(values) for values in received["decisions"]),
+    )
+
+
+def _decision(values: Sequence[object]) -> Decision:
+    return Decision(**dict(zip(Decision.__dataclass_fields__, values, strict=True)))  # type: ignore[arg-type]
+
+
+def _require_same(communicator: Communicator, plans: Sequence[Plan]) -> None:
+    digest = hashlib.sha256("".join(plan.digest() for plan in plans).encode()).digest()
+    digests = [bytes(part) for part in communicator.all_gather(np.frombuffer(digest, np.uint8))]
+    if len(set(digests)) == 1:
+        return
+    reference = broadcast_tree(communicator, [plan.to_json() for plan in plans], 0)
+    difference = None
+    if len(reference) != len(plans):
+        difference = f"{len(reference)} plans against {len(plans)}"
+    for number, (text, mine) in enumerate(zip(reference, plans, strict=False)):
+        if difference is None and (found := Plan.from_json(text).first_difference(mine)) is not None:
+            difference = f"window {number}: {found}"
+    text = f"this rank's plan differs from that of rank {communicator.ranks[0]}: {difference}"
+    communicator.agree(None if difference is None else PlanError(text))

@@ -1,0 +1,88 @@
+"""Where a loader is, as small JSON-able values, and what must not have changed when it goes on from there."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dcpack._checks import check_int, list_offenders
+from dcpack.errors import ArgumentError
+
+__all__ = ["STATE_VERSION", "LoaderState"]
+
+STATE_VERSION = 1
+"""Version of the format."""
+
+_KEYS = ("version", "fingerprint", "epoch", "step", "source")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderState:
+    """Whole optimizer steps that are done, and where the source was after them.
+
+    Attributes:
+        fingerprint: what must be the same on resuming.
+        epoch: epoch.
+        step: steps of it that are done.
+        source: state of the batch sampler or step source; None on ranks that have none.
+    """
+
+    fingerprint: Mapping[str, Any]
+    epoch: int
+    step: int
+    source: Mapping[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a dict of its own, which later steps do not change.
+
+        Raises:
+            ArgumentError: the state of the source is not JSON-able.
+        """
+        values = {
+            "version": STATE_VERSION,
+            "fingerprint": dict(self.fingerprint),
+            "epoch": self.epoch,
+            "step": self.step,
+            "source": None if self.source is None else copy.deepcopy(dict(self.source)),
+        }
+        try:
+            json.dumps(values)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"the state of the source must be JSON-able: {error}") from error
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Any, fingerprint: Mapping[str, Any]) -> LoaderState:
+        """Return the state in `values`, if it fits a loader with this fingerprint.
+
+        Raises:
+            ArgumentError: something else, another version, or a state that cannot fit; names all that differ.
+        """
+        if not isinstance(values, Mapping):
+            raise ArgumentError(f"state must be one of state_dict(), got {values!r}")
+        if missing := [key for key in _KEYS if key not in values]:
+            raise ArgumentError(f"state must be one of state_dict(), this one lacks {', '.join(missing)}")
+        if values["version"] != STATE_VERSION:
+            raise ArgumentError(f"state must be of version {STATE_VERSION}, got {values['version']!r}")
+        then = values["fingerprint"]
+        if not isinstance(then, Mapping):
+            raise ArgumentError(f"fingerprint of the state must be a mapping, got {then!r}")
+        changed = [
+            f"{name} was {then.get(name)!r}, is {fingerprint.get(name)!r}"
+            for name in sorted({*then, *fingerprint})
+            if then.get(name) != fingerprint.get(name)
+        ]
+        if changed:
+            raise ArgumentError(f"the state does not fit this loader: {list_offenders(changed)}")
+        source = values["source"]
+        if source is not None and not isinstance(source, Mapping):
+            raise ArgumentError(f"source of the state must be a mapping or None, got {source!r}")
+        return cls(
+            fingerprint=dict(fingerprint),
+            epoch=check_int("epoch of the state", values["epoch"], minimum=0),
+            step=check_int("step of the state", values["step"], minimum=0),
+            source=None if source is None else copy.deepcopy(dict(source)),
+        )

@@ -1,0 +1,259 @@
+"""What all constructors know of a step before it is planned: one line a sample, from one all-gather.
+
+A *record* is what the dataset returned; a *sample* is what is planned: the record itself, or one sequence of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dcpack._checks import BoolArray, Float64Array, Int64Array, list_offenders
+from dcpack.comm import Communicator
+from dcpack.comm.trees import all_gather_trees
+from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.loader.costs import CostRule, RowCosts
+from dcpack.loader.types import PackingConstraints, SampleKey, SampleMetadata, WorkloadCost
+from dcpack.loader.windows import Window
+
+__all__ = ["LocalSample", "StepTable", "describe", "gather_table", "merge_table"]
+
+_COLUMNS: tuple[str, ...] = ("position", "part", "dataset_index", "tokens", "num_valid", "num_bytes", "round", "row")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalSample:
+    """One sample as its reader describes it.
+
+    Attributes:
+        metadata: with its key.
+        cost: what it costs, None where its length decides.
+        num_valid: tokens that count in the loss; -1 before it was read.
+        num_bytes: of its message; 0 where it will not travel.
+        round: which micro-batch of the step it was read for.
+        row: which row of that micro-batch its record was.
+    """
+
+    metadata: SampleMetadata
+    cost: WorkloadCost | None
+    num_valid: int
+    num_bytes: int
+    round: int
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepTable:
+    """The samples of a step in global order, the same on all constructors.
+
+    Attributes:
+        columns: int64[n] by name: position, part, dataset_index, tokens, num_valid, num_bytes, round, row.
+        holder: int64[n], the member that described the sample.
+        place: int64[n], its number among that member's samples.
+        costs: float64[n, 6], parts of the cost of each sample; None where lengths decide.
+        amounts: float64[n] by budget.
+        metadata: of all samples, or empty where no policy asks for it.
+        num_rounds: micro-batches of the step.
+        num_members: constructors.
+    """
+
+    columns: Mapping[str, Int64Array]
+    holder: Int64Array
+    place: Int64Array
+    costs: Float64Array | None
+    amounts: Mapping[str, Float64Array]
+    metadata: tuple[SampleMetadata, ...]
+    num_rounds: int
+    num_members: int
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples."""
+        return self.holder.size
+
+    @cached_property
+    def tokens(self) -> Int64Array:
+        """int64[n]: tokens of each sample."""
+        return self.columns["tokens"]
+
+    def items_of(self, rounds: range) -> Int64Array:
+        """Return int64[k]: the samples that were read for some rounds, in global order."""
+        return np.flatnonzero((self.columns["round"] >= rounds.start) & (self.columns["round"] < rounds.stop))
+
+    def window(
+        self,
+        rounds: range,
+        *,
+        rows_per_round: int,
+        constraints: PackingConstraints,
+        rule: CostRule,
+        one_a_row: bool,
+        may_be_empty: bool,
+        sync: str = "microbatch",
+    ) -> Window:
+        """Return the window of some rounds; its samples are those of `items_of`, in that order."""
+        items = self.items_of(rounds)
+        rows: list[list[list[int]]] = [
+            [[] for _ in range(len(rounds) * rows_per_round)] for _ in range(self.num_members)
+        ]
+        row = (self.columns["round"][items] - rounds.start) * rows_per_round + self.columns["row"][items]
+        for number, (member, at) in enumerate(zip(self.holder[items].tolist(), row.tolist(), strict=True)):
+            rows[member][at].append(number)
+        tokens = self.tokens[items]
+        costs = None if self.costs is None else self.costs[items, _LLM]
+        row_costs = rule.of_window(tokens, costs, constraints.seq_len)
+        return Window(
+            tokens=tokens,
+            costs=row_costs,
+            amounts={name: amounts[items] for name, amounts in self.amounts.items()},
+            limits=constraints.packing_budgets,
+            reference=tuple(tuple(tuple(row) for row in given) for given in rows),
+            rows_per_rank=rows_per_round,
+            seq_len=constraints.seq_len,
+            one_a_row=one_a_row,
+            may_be_empty=may_be_empty,
+            keeps_oversized=constraints.oversized_policy == "single",
+            sync=sync,
+            metadata=_priced([self.metadata[i] for i in items], row_costs) if self.metadata else (),
+        )
+
+
+_LLM = WorkloadCost(llm=1.0).parts().index(1.0)
+
+
+def _priced(metadata: list[SampleMetadata], costs: RowCosts) -> tuple[SampleMetadata, ...]:
+    """Return the metadata with a cost in each: by its length where it has none."""
+    llm = costs.items.tolist()
+    return tuple(
+        replace(sample, cost=WorkloadCost(llm=cost)) if sample.cost is None else sample
+        for sample, cost in zip(metadata, llm, strict=True)
+    )
+
+
+def gather_table(
+    communicator: Communicator,
+    samples: Sequence[LocalSample],
+    *,
+    num_rounds: int,
+    constraints: PackingConstraints,
+    with_metadata: bool,
+) -> StepTable | None:
+    """Describe this member's samples to all constructors and learn of theirs. Collective, one all-gather.
+
+    Args:
+        communicator: of the constructors.
+        samples: this member's.
+        num_rounds: micro-batches that this member read; 0 at the end.
+        constraints: which budgets there are.
+        with_metadata: whether the whole metadata travels.
+
+    Returns:
+        The table, or None where all members are at the end.
+
+    Raises:
+        ArgumentError: members read another number of rounds, or only some samples have costs; on all members.
+        InfeasibleError: samples that fit in no row; on all members.
+    """
+    described = describe(samples, num_rounds=num_rounds, constraints=constraints, with_metadata=with_metadata)
+    return merge_table(all_gather_trees(communicator, described), communicator.ranks, constraints)
+
+
+def merge_table(
+    parts: Sequence[Mapping[str, Any]], ranks: Sequence[int], constraints: PackingConstraints
+) -> StepTable | None:
+    """Return the table of what all members described (`describe`), by member; errors as in `gather_table`. Pure."""
+    rounds = [part["num_rounds"] for part in parts]
+    if len(set(rounds)) > 1:
+        listed = [f"rank {rank} read {n}" for rank, n in zip(ranks, rounds, strict=True)]
+        raise ArgumentError(
+            f"the samplers of all ranks must give as many micro-batches of a step: {list_offenders(listed)}"
+        )
+    if rounds[0] == 0:
+        return None
+    if faults := [fault for part in parts for fault in part["faults"]]:
+        raise InfeasibleError(f"samples that fit in no row: {list_offenders(faults)}")
+    return _merge(parts, constraints)
+
+
+def describe(
+    samples: Sequence[LocalSample], *, num_rounds: int, constraints: PackingConstraints, with_metadata: bool
+) -> dict[str, Any]:
+    """Return one member's part of the table as a tree; arguments as in `gather_table`."""
+    keys = [sample.metadata.key or SampleKey(position=0) for sample in samples]
+    table = [
+        (k.position, k.part, k.dataset_index, s.metadata.pack_tokens, s.num_valid, s.num_bytes, s.round, s.row)
+        for k, s in zip(keys, samples, strict=True)
+    ]
+    none = WorkloadCost().parts()
+    return {
+        "num_rounds": num_rounds,
+        "columns": np.array(table, np.int64).reshape(len(samples), len(_COLUMNS)),
+        "costs": np.array([none if s.cost is None else s.cost.parts() for s in samples]).reshape(-1, len(none)),
+        "has_cost": np.array([s.cost is not None for s in samples], np.bool_),
+        "amounts": np.array(
+            [[s.metadata.packing_costs.get(name, 0.0) for name in constraints.packing_budgets] for s in samples]
+        ).reshape(len(samples), len(constraints.packing_budgets)),
+        "metadata": [s.metadata.to_tree() for s in samples] if with_metadata else [],
+        "faults": [
+            f"{_place_of(k)} has {'; '.join(faults)}"
+            for k, s in zip(keys, samples, strict=True)
+            if (faults := constraints.sample_faults(s.metadata))
+        ],
+    }
+
+
+def _place_of(key: SampleKey) -> str:
+    part = f", sequence {key.part}," if key.part else ""
+    return f"dataset[{key.dataset_index}]{part}" if key.dataset_index >= 0 else f"sample {key.position}{part}"
+
+
+def _merge(parts: Sequence[Mapping[str, Any]], constraints: PackingConstraints) -> StepTable:
+    counts = [len(part["columns"]) for part in parts]
+    table = np.concatenate([part["columns"] for part in parts])
+    holder = np.repeat(np.arange(len(parts)), counts)
+    place = np.concatenate([np.arange(count) for count in counts])
+    order = np.lexsort((table[:, 1], table[:, 0]))
+    table, holder = table[order], holder[order]
+    _refuse_copies(table, holder)
+    has_cost: BoolArray = np.concatenate([part["has_cost"] for part in parts])[order]
+    if has_cost.any() and not has_cost.all():
+        listed = [f"dataset[{table[i, 2]}]" for i in np.flatnonzero(~has_cost).tolist()]
+        raise ArgumentError(f"either all samples of a step must have a cost or none; without: {list_offenders(listed)}")
+    costs: Float64Array = np.concatenate([part["costs"] for part in parts])[order]
+    amounts = np.concatenate([part["amounts"] for part in parts])[order]
+    columns: dict[str, Int64Array] = dict(zip(_COLUMNS, table.T, strict=True))
+    return StepTable(
+        columns=columns,
+        holder=holder,
+        place=place[order],
+        costs=costs if has_cost.all() and has_cost.size else None,
+        amounts={name: amounts[:, b] for b, name in enumerate(constraints.packing_budgets)},
+        metadata=_with_keys([tree for part in parts for tree in part["metadata"]], order, columns, holder),
+        num_rounds=parts[0]["num_rounds"],
+        num_members=len(parts),
+    )
+
+
+def _refuse_copies(table: Int64Array, holder: Int64Array) -> None:
+    same = np.flatnonzero((np.diff(table[:, 0]) == 0) & (np.diff(table[:, 1]) == 0)).tolist()
+    if same:
+        listed = [f"position {table[i, 0]} from readers {holder[i]} and {holder[i + 1]}" for i in same]
+        raise ArgumentError(f"the samplers of all ranks must give each position once: {list_offenders(listed)}")
+
+
+def _with_keys(
+    trees: list[Mapping[str, Any]], order: Int64Array, columns: Mapping[str, Int64Array], holder: Int64Array
+) -> tuple[SampleMetadata, ...]:
+    if not trees:
+        return ()
+    keys = zip(columns["position"], columns["part"], holder, columns["dataset_index"], strict=True)
+    return tuple(
+        SampleMetadata.from_tree(trees[i]).with_key(
+            SampleKey(position=int(p), part=int(part), reader=int(r), dataset_index=int(index))
+        )
+        for i, (p, part, r, index) in zip(order.tolist(), keys, strict=True)
+    )

@@ -1,0 +1,408 @@
+"""What users of the loader hand over: metadata and costs of samples, and the protocols of what can be plugged in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dcpack._checks import check_choice, check_int, list_offenders
+from dcpack.comm.dtypes import dtype_from_name, wire_name
+from dcpack.errors import ArgumentError, DcpackError, InfeasibleError
+
+__all__ = [
+    "OVERSIZED_POLICIES",
+    "BalancingAlgorithm",
+    "BatchSampler",
+    "ExternalStepSource",
+    "PackingConstraints",
+    "SampleKey",
+    "SampleMetadata",
+    "TensorFieldSpec",
+    "WorkloadCost",
+    "amounts_by_name",
+]
+
+OVERSIZED_POLICIES = ("error", "single")
+"""What becomes of a sample longer than `seq_len`: an error, or it is alone in its row."""
+
+
+def check_amount(name: str, value: Any) -> float:
+    """Return `value` as a float that is finite and at least 0.
+
+    Example:
+        >>> check_amount("llm", np.float32(2))
+        2.0
+    """
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 <= float(value) < math.inf:
+        raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}")
+    return float(value)
+
+
+def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:
+    """Return `values` as a read-only mapping from names that are not empty to finite numbers of at least 0.
+
+    Example:
+        >>> dict(amounts_by_name("packing_budgets", {"images": 4}))
+        {'images': 4.0}
+    """
+    if not isinstance(values, Mapping):
+        raise ArgumentError(f"{name} must be a mapping from names to numbers, got {values!r}")
+    if wrong := [repr(key) for key in values if not isinstance(key, str) or not key]:
+        raise ArgumentError(f"{name} must be named by str that are not empty, got {list_offenders(wrong)}")
+    return MappingProxyType({key: check_amount(f"{name}[{key!r}]", value) for key, value in values.items()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadCost:
+    """What a sample costs in each part of a training step, in units of the user's choice; additive.
+
+    Balancing looks at `llm`. The other parts are there for balancing algorithms of one's own.
+
+    Raises:
+        ArgumentError: a part that is not finite or below 0.
+
+    Example:
+        >>> cost = WorkloadCost(llm=9.0, encoder=2.0) + WorkloadCost(llm=1.0)
+        >>> cost.llm, cost.dominant, cost.total
+        (10.0, 10.0, 12.0)
+    """
+
+    io: float = 0.0
+    transform: float = 0.0
+    encoder: float = 0.0
+    llm: float = 0.0
+    memory: float = 0.0
+    communication: float = 0.0
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            object.__setattr__(self, part.name, check_amount(part.name, getattr(self, part.name)))
+
+    def parts(self) -> tuple[float, ...]:
+        """Return the parts in the order of the arguments."""
+        return tuple(getattr(self, part.name) for part in fields(self))
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[float]) -> WorkloadCost:
+        """Return the cost whose `parts` these are."""
+        return cls(**dict(zip((part.name for part in fields(cls)), parts, strict=True)))
+
+    def __add__(self, other: WorkloadCost) -> WorkloadCost:
+        return WorkloadCost.of_parts([a + b for a, b in zip(self.parts(), other.parts(), strict=True)])
+
+    @property
+    def dominant(self) -> float:
+        """The largest part."""
+        return max(self.parts())
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+        return sum(self.parts())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class SampleKey:
+    """Which sample it is; keys order samples as the sampler gave them.
+
+    Attributes:
+        position: global position in the epoch (external step source: number in the step, over all ranks of a group).
+        part: number of the sequence in its record, 0 without `split_fn`.
+        reader: number of the reader that has it.
+        dataset_index: index in the dataset, -1 where there is none.
+    """
+
+    position: int
+    part: int = 0
+    reader: int = 0
+    dataset_index: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleMetadata:
+    """What planning knows of a sample; what a `metadata_fn` returns.
+
+    Args:
+        pack_tokens: tokens that it takes in a row, at least 1.
+        cost: what it costs, in parts, or a number, which is `WorkloadCost.llm`. Used where no cost model is given; then
+            all samples of a step must have one or none.
+        sample_id: a name of the user's own, a whole number of at least 0 or a str.
+        features: nested plain Python values for cost models and balancing algorithms. ``num_valid_tokens`` says how
+            many of its tokens count in the loss, where the payload has no labels.
+        packing_costs: what it takes of each of `DistributedDatasetConfig.packing_budgets`.
+        key: set by the loader on its own copy.
+
+    Raises:
+        ArgumentError: an argument of the wrong type or range.
+
+    Example:
+        >>> SampleMetadata(pack_tokens=5, cost=9).cost.llm
+        9.0
+    """
+
+    pack_tokens: int
+    cost: Any = None
+    sample_id: int | str | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)
+    packing_costs: Mapping[str, float] = field(default_factory=dict)
+    key: SampleKey | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pack_tokens", check_int("pack_tokens", self.pack_tokens, minimum=1, maximum=2**40))
+        if self.cost is not None and not isinstance(self.cost, WorkloadCost):
+            object.__setattr__(self, "cost", WorkloadCost(llm=check_amount("cost", self.cost)))
+        if isinstance(self.sample_id, str):
+            if not self.sample_id:
+                raise ArgumentError("sample_id must not be empty")
+        elif self.sample_id is not None:
+            object.__setattr__(self, "sample_id", check_int("sample_id", self.sample_id, minimum=0))
+        if not isinstance(self.features, Mapping):
+            raise ArgumentError(f"features must be a mapping, got {self.features!r}")
+        try:
+            json.dumps(dict(self.features), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"features must be nested plain values without NaN and cycles: {error}") from error
+        object.__setattr__(self, "packing_costs", amounts_by_name("packing_costs", self.packing_costs))
+
+    def with_key(self, key: SampleKey) -> SampleMetadata:
+        """Return a copy with the key; the user's object may be shared and stays as it is."""
+        return replace(self, key=key)
+
+    def to_tree(self) -> dict[str, Any]:
+        """Return it as plain values, without the key."""
+        return {
+            "pack_tokens": self.pack_tokens,
+            "cost": None if self.cost is None else list(self.cost.parts()),
+            "sample_id": self.sample_id,
+            "features": json.dumps(dict(self.features)),
+            "packing_costs": dict(self.packing_costs),
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> SampleMetadata:
+        """Return what `to_tree` gave.
+
+        Example:
+            >>> metadata = SampleMetadata(pack_tokens=5, features={"images": [1, 2]})
+            >>> SampleMetadata.from_tree(metadata.to_tree()) == metadata
+            True
+        """
+        cost = None if tree["cost"] is None else WorkloadCost.of_parts(tree["cost"])
+        return cls(**{**tree, "cost": cost, "features": json.loads(tree["features"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackingConstraints:
+    """What every row must keep: its tokens within `seq_len`, and further amounts within budgets.
+
+    Args:
+        seq_len: tokens of a row.
+        oversized_policy: ``"error"``, or ``"single"``: a sample longer than `seq_len` is allowed, alone in its row.
+        packing_budgets: limit by name; no sample and no row may exceed one, whatever the policy.
+
+    Example:
+        >>> constraints = PackingConstraints(seq_len=8)
+        >>> constraints.fits([SampleMetadata(pack_tokens=5), SampleMetadata(pack_tokens=4)])
+        False
+    """
+
+    seq_len: int
+    oversized_policy: str = "error"
+    packing_budgets: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seq_len", check_int("seq_len", self.seq_len, minimum=1))
+        check_choice("oversized_policy", self.oversized_policy, OVERSIZED_POLICIES)
+        object.__setattr__(self, "packing_budgets", amounts_by_name("packing_budgets", self.packing_budgets))
+
+    def is_oversized(self, sample: SampleMetadata) -> bool:
+        """Tell whether the sample is longer than a row."""
+        return sample.pack_tokens > self.seq_len
+
+    def sample_faults(self, sample: SampleMetadata) -> list[str]:
+        """Return what is wrong with a sample, even alone in a row; empty if nothing is."""
+        faults = []
+        if self.is_oversized(sample) and self.oversized_policy == "error":
+            faults.append(f"{sample.pack_tokens} tokens, more than seq_len {self.seq_len}")
+        for name, limit in self.packing_budgets.items():
+            if name not in sample.packing_costs:
+                faults.append(f"packing_costs lack the budget {name!r}")
+            elif sample.packing_costs[name] > limit:
+                faults.append(f"{sample.packing_costs[name]:g} of budget {name!r}, more than {limit:g}")
+        return faults
+
+    def fits(self, samples: Sequence[SampleMetadata]) -> bool:
+        """Tell whether these samples may share a row; none may be empty-handed or break a limit alone."""
+        if not samples or any(self.sample_faults(sample) for sample in samples):
+            return False
+        if any(self.is_oversized(sample) for sample in samples):
+            return len(samples) == 1
+        if sum(sample.pack_tokens for sample in samples) > self.seq_len:
+            return False
+        return all(
+            math.fsum(sample.packing_costs[name] for sample in samples) <= limit
+            for name, limit in self.packing_budgets.items()
+        )
+
+    def validate_samples(self, samples: Sequence[SampleMetadata]) -> None:
+        """Refuse samples that fit in no row.
+
+        Raises:
+            InfeasibleError: names all of them.
+        """
+        named = [(_name_of(i, sample), self.sample_faults(sample)) for i, sample in enumerate(samples)]
+        if listed := [f"{name}: {'; '.join(faults)}" for name, faults in named if faults]:
+            raise InfeasibleError(f"samples that fit in no row: {list_offenders(listed)}")
+
+
+def _name_of(index: int, sample: SampleMetadata) -> str:
+    if sample.sample_id is not None:
+        return f"sample {sample.sample_id!r}"
+    if sample.key is not None and sample.key.dataset_index >= 0:
+        return f"dataset[{sample.key.dataset_index}]"
+    return f"sample {index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorFieldSpec:
+    """Shape and dtype of one array of a batch, so that peers can receive it without a header.
+
+    Args:
+        shape: sizes; None where a size differs from batch to batch.
+        dtype: a NumPy dtype or its name; or a native one of the back end, such as ``torch.bfloat16``.
+
+    Raises:
+        ArgumentError: sizes or a dtype that cannot be.
+
+    Example:
+        >>> spec = TensorFieldSpec(shape=(2, None), dtype=np.int64)
+        >>> spec.dtype, spec.fits("int64", (2, 5)), spec.fits("int32", (2, 5))
+        ('int64', True, False)
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, str) or not isinstance(self.shape, Sequence):
+            raise ArgumentError(f"shape must be a tuple of sizes, got {self.shape!r}")
+        sizes = tuple(None if size is None else check_int("shape", size, minimum=0) for size in self.shape)
+        object.__setattr__(self, "shape", sizes)
+        if str(self.dtype).startswith("torch."):
+            object.__setattr__(self, "dtype", str(self.dtype))
+            return
+        try:
+            object.__setattr__(self, "dtype", wire_name(_as_dtype(self.dtype)))
+        except (TypeError, DcpackError) as error:
+            raise ArgumentError(f"dtype must be one that can be sent, got {self.dtype!r}: {error}") from error
+
+    def fits(self, dtype: str, shape: Sequence[int]) -> bool:
+        """Tell whether an array of that dtype (its name on the wire) and shape is one of these."""
+        sizes_fit = len(shape) == len(self.shape) and all(
+            wanted is None or wanted == size for wanted, size in zip(self.shape, shape, strict=True)
+        )
+        return sizes_fit and dtype == self.dtype
+
+
+def _as_dtype(dtype: Any) -> np.dtype[Any]:
+    return dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+
+
+class BalancingAlgorithm(Protocol):
+    """A policy of one's own for which sample goes where.
+
+    It only proposes. The loader checks that every sample is in one row, that no row is empty or breaks a limit, and
+    keeps the placement as it was unless the objective falls by more than `min_balance_gain`.
+    """
+
+    def assign(
+        self,
+        samples: Sequence[SampleMetadata],
+        *,
+        reference_bins: Sequence[Sequence[int]],
+        constraints: PackingConstraints,
+        data_parallel_size: int,
+        local_batch_size: int,
+    ) -> Sequence[Sequence[int]]:
+        """Return ``data_parallel_size * local_batch_size`` rows of indices into `samples`, rank after rank.
+
+        Args:
+            samples: of the window, in global order; each has its `key`, and its `cost` as the cost model says.
+            reference_bins: the rows as they are, rank after rank.
+            constraints: what every row must keep.
+            data_parallel_size: ranks.
+            local_batch_size: rows of each rank in the window, micro-batch after micro-batch.
+        """
+        ...
+
+    def objective(self, rank_costs: Sequence[WorkloadCost]) -> float:
+        """Return what should be small, given the cost of each rank over the window: finite and at least 0."""
+        ...
+
+
+@runtime_checkable
+class ExternalStepSource(Protocol):
+    """Where steps come from that some other loader has put together already.
+
+    Each item is one optimizer step of this rank: `local_batch_size` rows, each a sequence of at least one sample.
+    Optional: ``set_epoch(epoch)``; ``state_dict()`` and ``load_state_dict(state)``, without which the loader has no
+    state either; ``__len__()``, steps in an epoch.
+    """
+
+    def __iter__(self) -> Iterator[Sequence[Sequence[Any]]]:
+        """Return the steps."""
+        ...
+
+
+@runtime_checkable
+class BatchSampler(Protocol):
+    """What the loader asks of a batch sampler: each yield is the dataset indices of one micro-batch of this rank.
+
+    Beside the members below it may say ``dp_rank``, ``dp_world_size``, ``micro_batch_size`` and ``drop_last``; what it
+    says must agree with the loader.
+
+    All its numbers are over all ranks; each yield adds one `global_micro_batch_size` to `consumed_samples`.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        ...
+
+    @property
+    def consumed_samples(self) -> int:
+        """Samples handed out so far."""
+        ...
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one optimizer step."""
+        ...
+
+    @property
+    def global_micro_batch_size(self) -> int:
+        """Samples of one micro-batch."""
+        ...
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        """Return the rest of the epoch."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return where it is."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go there."""
+        ...

@@ -1,0 +1,251 @@
+"""Planning a window: samples that lie in rows already, and whether to put them in others.
+
+A window is some consecutive micro-batches. Its samples stay in it; which rank, micro-batch and row each goes to may
+change, where a candidate's objective is lower by more than `min_balance_gain`. What proposes the candidate is a policy
+(`dcpack.loader.policies`); what may be proposed, and whether it pays, is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dcpack._checks import Float64Array, Int64Array, list_offenders
+from dcpack.balancing import integer_costs
+from dcpack.cost import QuadraticCost
+from dcpack.errors import InfeasibleError, PlanError
+from dcpack.loader.costs import RowCosts
+from dcpack.loader.types import SampleMetadata
+from dcpack.plans import Plan
+from dcpack.scheduling.base import MicroBatch, Problem
+from dcpack.scheduling.driver import make_plan
+from dcpack.scheduling.local_gain import Decision
+from dcpack.scheduling.reference import slots_of_rows
+from dcpack.scheduling.workload import make_microbatches
+
+__all__ = ["Placement", "Policy", "Rows", "Window", "makespan_of", "plan_of_rows", "plan_window", "rows_of_plan"]
+
+Rows = tuple[tuple[tuple[int, ...], ...], ...]
+"""``[rank][row] -> samples``; rows of a rank micro-batch after micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Window:
+    """Samples, limits, and the rows that the samples lie in.
+
+    Attributes:
+        tokens: int64[n], tokens of each sample.
+        costs: their costs.
+        amounts: float64[n] by budget, what each sample takes of it.
+        limits: limit by budget.
+        reference: the rows as they are.
+        rows_per_rank: rows of a rank in a micro-batch.
+        seq_len: tokens of a row.
+        one_a_row: whether a row is one sample.
+        may_be_empty: whether rows may stay empty (and become dummies).
+        keeps_oversized: whether a sample longer than `seq_len` may be alone in a row.
+        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
+        metadata: of the samples, for policies that ask for it.
+    """
+
+    tokens: Int64Array
+    costs: RowCosts
+    amounts: Mapping[str, Float64Array]
+    limits: Mapping[str, float]
+    reference: Rows
+    rows_per_rank: int
+    seq_len: int
+    one_a_row: bool = False
+    may_be_empty: bool = False
+    keeps_oversized: bool = False
+    sync: str = "microbatch"
+    metadata: tuple[SampleMetadata, ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """Data-parallel ranks."""
+        return len(self.reference)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a rank in the window."""
+        return len(self.reference[0])
+
+    def row_of(self, rows: Rows) -> Int64Array:
+        """Return int64[n]: the row of each sample, numbered rank after rank.
+
+        Raises:
+            PlanError: rows that are not one for each rank and place, or do not hold every sample once; names all.
+        """
+        counts = [len(given) for given in rows]
+        if counts != [self.num_rows] * self.num_ranks:
+            raise PlanError(f"a placement needs {self.num_rows} rows for each of {self.num_ranks} ranks, got {counts}")
+        flat = [row for given in rows for row in given]
+        sizes = [len(row) for row in flat]
+        items = np.fromiter((item for row in flat for item in row), np.int64, sum(sizes))
+        size = self.tokens.size
+        faults = [f"unknown sample {i}" for i in items[(items < 0) | (items >= size)].tolist()]
+        times = np.bincount(items[(items >= 0) & (items < size)], minlength=size)
+        faults += [f"sample {i} {times[i]} times" for i in np.flatnonzero(times != 1).tolist()]
+        if faults:
+            raise PlanError(f"a placement must hold every sample of the window once: {list_offenders(faults)}")
+        row_of = np.empty(size, np.int64)
+        row_of[items] = np.repeat(np.arange(len(flat)), sizes)
+        return row_of
+
+    def row_faults(self, row_of: Int64Array) -> list[str]:
+        """Return which rows break a limit, in words."""
+        num_rows = self.num_ranks * self.num_rows
+        counts = np.bincount(row_of, minlength=num_rows)
+        used = np.bincount(row_of, weights=self.tokens, minlength=num_rows)
+        longest = np.zeros(num_rows, np.int64)
+        np.maximum.at(longest, row_of, self.tokens)
+        over = used > self.seq_len
+        if self.keeps_oversized:
+            over &= counts > 1
+        names = [f"rank {r // self.num_rows}, row {r % self.num_rows}" for r in range(num_rows)]
+        faults = [f"{names[r]} holds {used[r]:.0f} tokens, more than {self.seq_len}" for r in np.flatnonzero(over)]
+        if not self.may_be_empty:
+            faults += [f"{names[r]} is empty" for r in np.flatnonzero(counts == 0)]
+        if self.one_a_row:
+            faults += [f"{names[r]} holds {counts[r]} samples, not 1" for r in np.flatnonzero(counts > 1)]
+        for name, limit in self.limits.items():
+            taken = np.bincount(row_of, weights=self.amounts[name], minlength=num_rows)
+            # A sum of floats may come out a hair above a limit that it keeps exactly.
+            bad = np.flatnonzero(taken > limit * (1 + 1e-12))
+            faults += [f"{names[r]} takes {taken[r]:g} of budget {name!r}, more than {limit:g}" for r in bad]
+        return faults
+
+
+class Policy(Protocol):
+    """What proposes another placement."""
+
+    def candidate(self, window: Window) -> Rows | None:
+        """Return other rows for the samples of the window, or None to leave them."""
+        ...
+
+    def objective(self, window: Window, placement: Placement) -> float:
+        """Return what should be small: at least 0."""
+        ...
+
+    @property
+    def counts_costs(self) -> bool:
+        """Whether the objective is a sum of `Placement.costs`; it is then reported in the unit of the costs."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Placement:
+    """Where the samples of a window are, and what the rows cost.
+
+    Attributes:
+        row_of: int64[n], row of each sample, numbered rank after rank.
+        costs: int64[ranks * rows], cost of each row, whole numbers that are comparable between placements.
+        unit: what one of them is in the unit of the costs.
+    """
+
+    row_of: Int64Array
+    costs: Int64Array
+    unit: float
+
+
+def makespan_of(window: Window, placement: Placement) -> int:
+    """Return the slowest rank of each meeting, summed over meetings."""
+    by_rank = placement.costs.reshape(window.num_ranks, -1, window.rows_per_rank).sum(axis=2)
+    if window.sync == "step":
+        return int(by_rank.sum(axis=1).max(initial=0))
+    return int(by_rank.max(axis=0, initial=0).sum())
+
+
+def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0) -> tuple[Plan, Decision]:
+    """Return the plan of a window and what was decided.
+
+    Raises:
+        InfeasibleError: the rows as they are break a limit.
+        PlanError: the policy proposes rows that lose, repeat or add samples, or break a limit.
+    """
+    before = window.row_of(window.reference)
+    if faults := window.row_faults(before):
+        raise InfeasibleError(f"the samples do not fit where they are: {list_offenders(faults)}")
+    proposed = policy.candidate(window)
+    rows = window.reference if proposed is None else proposed
+    after = window.row_of(rows)
+    if faults := window.row_faults(after):
+        raise PlanError(f"the placement that {type(policy).__name__} proposes breaks limits: {list_offenders(faults)}")
+    num_rows = window.num_ranks * window.num_rows
+    costs = np.concatenate([window.costs.rows(before, num_rows), window.costs.rows(after, num_rows)])
+    whole = integer_costs(costs)
+    unit = float(costs.max()) / int(whole.max()) if whole.any() else 0.0
+    old = policy.objective(window, Placement(row_of=before, costs=whole[:num_rows], unit=unit))
+    new = policy.objective(window, Placement(row_of=after, costs=whole[num_rows:], unit=unit))
+    scale = unit if policy.counts_costs else 1.0
+    gain = (old - new) / old if old > 0 else 0.0
+    accepted = gain > min_balance_gain
+    kept = rows if accepted else window.reference
+    rank_before = before // window.num_rows
+    rank_after = (after if accepted else before) // window.num_rows
+    moved = np.bincount(rank_after[rank_after != rank_before], minlength=window.num_ranks)
+    decision = Decision(
+        first_rank=0,
+        objective_before=old * scale,
+        objective_candidate=new * scale,
+        objective_after=(new if accepted else old) * scale,
+        gain=gain,
+        accepted=accepted,
+        moved=tuple(moved.tolist()),
+    )
+    return plan_of_rows(window, kept), decision
+
+
+class _FixedRows:
+    """A scheduler that carries out rows that are decided."""
+
+    name = "loader_rows"
+
+    def __init__(self, rows: Rows, rows_per_rank: int) -> None:
+        self.rows, self.rows_per_rank = rows, rows_per_rank
+
+    def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
+        return legal[:1]
+
+    def schedule(self, problem: Problem) -> list[MicroBatch]:
+        slots, slot_of = slots_of_rows(problem, self.rows, problem.num_ranks, self.rows_per_rank)
+        return make_microbatches(slots, slot_of, problem.cp_sizes[0])
+
+
+def plan_of_rows(window: Window, rows: Rows) -> Plan:
+    """Return the plan that puts the samples of `window` into `rows`; every limit is proven again."""
+    return make_plan(
+        window.tokens,
+        num_ranks=window.num_ranks,
+        capacity=window.seq_len,
+        scheduler=_FixedRows(rows, window.rows_per_rank),
+        cost=QuadraticCost(),  # prices the bounds alone
+        cp_sizes=(1,),
+        min_cp_size=1,
+        max_cp_size=None,
+        padding=None,
+        sync=window.sync,
+        microbatch_multiple=1,
+        max_sequences=1 if window.one_a_row else None,
+        on_empty="dummy" if window.may_be_empty else "error",
+        overlong="single" if window.keeps_oversized else "error",
+    )
+
+
+def rows_of_plan(plan: Plan) -> Rows:
+    """Return the rows of a data-parallel plan.
+
+    Example:
+        >>> import dcpack
+        >>> rows_of_plan(dcpack.plan([3, 4], num_ranks=2, capacity=4, scheduler="in_order"))
+        (((0,),), ((1,),))
+    """
+    rows = []
+    for rank in range(plan.num_ranks):
+        bins = plan.bins_of_rank(rank)
+        rows.append(tuple(tuple(plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]].tolist()) for b in bins))
+    return tuple(rows)

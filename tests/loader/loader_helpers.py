@@ -1,0 +1,78 @@
+"""A data set that says who it is and counts its reads, and loaders over it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+import dcpack
+from dcpack import DistributedDatasetConfig, GlobalBatchSampler, SampleMetadata, Topology
+from dcpack.comm import Communicator
+
+LENGTHS = np.random.default_rng(7).integers(1, 30, 53)
+
+
+class Numbered:
+    """Sample i is ``lengths[i]`` tokens that are all i; reads are counted."""
+
+    def __init__(self, lengths: Sequence[int] | np.ndarray = LENGTHS) -> None:
+        self.sizes = [int(length) for length in lengths]
+        self.reads: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        self.reads[index] += 1
+        tokens = np.full(self.sizes[index], index, np.int64)
+        return {"input_ids": tokens, "labels": tokens.copy()}
+
+
+def describe(sample: dict[str, np.ndarray]) -> SampleMetadata:
+    return SampleMetadata(pack_tokens=len(sample["input_ids"]))
+
+
+def config(**options: Any) -> DistributedDatasetConfig:
+    values = {"seq_len": 64, "local_batch_size": 1, "communication_backend": "fake", **options}
+    return DistributedDatasetConfig(**values)
+
+
+def domain(num_ranks: int) -> Topology:
+    return Topology.of_domain(num_ranks)
+
+
+def mesh(**sizes: int) -> Topology:
+    return Topology(axes=tuple(sizes), sizes=tuple(sizes.values()))
+
+
+def rows_of(batch: Any) -> list[list[int]]:
+    """The samples of a batch of whole samples, by what is in them."""
+    return [sorted({int(token) for token in row["input_ids"]}) for row in batch.data]
+
+
+def by_step(outputs: Iterable[Iterable[Any]]) -> dict[int, Counter[int]]:
+    """The multiset of sample ids of each step, over the ranks whose batches these are."""
+    steps: dict[int, Counter[int]] = {}
+    for batches in outputs:
+        for batch in batches:
+            steps.setdefault(batch.step, Counter()).update(i for i in batch.sample_ids.tolist() if i >= 0)
+    return steps
+
+
+def plain_steps(num_samples: int, *, epoch: int = 0, **options: Any) -> list[Counter[int]]:
+    """What a plain sampler over one rank gives, step by step."""
+    size = options["global_batch_size"]
+    sampler = GlobalBatchSampler(num_samples, **options, micro_batch_size=size, dp_rank=0, dp_world_size=1)
+    sampler.set_epoch(epoch)
+    return [Counter(batch) for batch in sampler]
+
+
+def on_ranks(num_ranks: int, fn: Callable[[Communicator], Any]) -> list[Any]:
+    return dcpack.run_ranks(num_ranks, fn, deadline_s=30.0)
+
+
+def sampler(size: int = 12, num_samples: int = len(LENGTHS), **options: Any) -> GlobalBatchSampler:
+    return GlobalBatchSampler(num_samples, **{"global_batch_size": size, "seed": 5, **options})
