@@ -85,8 +85,8 @@ def megatron_fields(fields: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         fields: name to [t, ...], such as the ``tokens`` of a `dcpack.exchange.PackedBatch`.
 
     Returns:
-        The same names (``input_ids`` becomes ``tokens``), [1, t, ...]. ``tokens``, ``labels`` and ``position_ids`` are
-        int64, ``loss_mask`` is float32, others keep their dtype.
+        The same names (``input_ids`` becomes ``tokens``), [1, t, ...]: views where the dtype is right. ``tokens``,
+        ``labels`` and ``position_ids`` are int64, ``loss_mask`` is float32, others keep their dtype.
 
     Raises:
         ArgumentError: a field is given under both names, or its values do not fit the dtype.
@@ -104,5 +104,5 @@ def megatron_fields(fields: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         dtype = _DTYPES.get(key, array.dtype)
         if dtype.kind == "i" and not np.can_cast(array.dtype, dtype):
             raise ArgumentError(f"{name} must fit in {dtype}, got {array.dtype}")
-        result[key] = array.astype(dtype)[np.newaxis]
+        result[key] = array.astype(dtype, copy=False)[np.newaxis]
     return result

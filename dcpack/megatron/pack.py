@@ -119,6 +119,7 @@ def build_packed_microbatches(
     plan: Plan,
     plan_rank: int,
     *,
+    ranks: Sequence[int] | None = None,
     to_device: Callable[[Any], Any] | None = None,
 ) -> list[MicroBatch]:
     """Return the packed rows of one rank, by micro-batch.
@@ -128,10 +129,13 @@ def build_packed_microbatches(
         plan: the plan over their padded lengths, with one row a rank. Sequences are padded further where its padding
             rule asks for it at the CP size that is assigned; the row gets a tail where the rule pads rows.
         plan_rank: the rank.
+        ranks: int[num_ranks], the global number of each plan rank, such as ``groups.dp_cp.ranks``; None leaves the
+            numbers of the plan.
         to_device: moves the arrays of each row, such as ``backend.to_device``; None leaves them on the host.
 
     Returns:
-        See `pack_sequences`. A dummy bin holds one sequence of zeros that counts in no loss.
+        See `pack_sequences`; also ``cp_group``, a tuple of the ranks that share the row. A dummy bin holds one sequence
+        of zeros that counts in no loss.
 
     Raises:
         ArgumentError: sequences are missing.
@@ -171,6 +175,8 @@ def build_packed_microbatches(
             local_cp_size=cp_size,
             cp_rank=plan_rank - int(plan.first_rank[b]),
         )
+        first = int(plan.first_rank[b])
+        row["cp_group"] = tuple(range(first, first + cp_size) if ranks is None else ranks[first : first + cp_size])
         rows.append(row if to_device is None else move_row(row, to_device))
     return rows
 

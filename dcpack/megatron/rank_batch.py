@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from dcpack.sharding import local_token_indices
 
 __all__ = ["RankBatch", "get_batch_for_rank", "slice_for_cp_rank"]
 
-_NOT_PER_TOKEN = (*METADATA_KEYS, "padding_mask", "sample_fields")
+_NOT_PER_TOKEN = (*METADATA_KEYS, "padding_mask", "sample_fields", "cp_group")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,7 +120,8 @@ def get_batch_for_rank(
         >>> run_ranks(2, fn)[1]
         ([[0, 1, 2, -100]], [[False, False, False, True]])
     """
-    message = None
+    message: dict[str, Any] | None = None
+    index: Int64Array | None = None
     with groups.tp.guard():
         needs = needs_of_stage(
             is_first=groups.is_first_stage,
@@ -129,14 +131,18 @@ def get_batch_for_rank(
             has_mtp=has_mtp,
         )
         if groups.tp.rank == 0:
-            message = _take_next(data_iterator, needs, sharding)
+            message, index = _take_next(data_iterator, needs, sharding)
         elif data_iterator is not None:
             raise ArgumentError("data_iterator must be None on all but the first rank of a tensor-parallel group")
-    message = broadcast_tree(groups.tp, message, 0)
-    return _batch_of(message, groups, sharding, padded_in_both, to_device or (lambda array: array))
+    if groups.tp.size > 1:
+        message = broadcast_tree(groups.tp, message, 0)
+    assert message is not None
+    if index is None:
+        index = _slots_of(message["metadata"], sharding)
+    return _batch_of(message, index, groups, padded_in_both, to_device or (lambda array: array))
 
 
-def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> dict[str, Any]:
+def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> tuple[dict[str, Any], Int64Array]:
     if not hasattr(data_iterator, "__next__"):
         raise ArgumentError(f"data_iterator must be an iterator on this rank, got {type(data_iterator).__name__}")
     try:
@@ -147,13 +153,14 @@ def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> dict[str
     if missing := [name for name in (*METADATA_KEYS, *wanted) if name not in row]:
         raise ArgumentError(f"the micro-batch lacks {list_offenders(missing)}")
     metadata = {name: row[name] for name in METADATA_KEYS}
-    if not any(needs):
-        return {"metadata": metadata, "fields": {}, "sample_fields": []}
-    left_out = fields_left_out(needs)
     index = _slots_of(metadata, sharding)
+    if not any(needs):
+        return {"metadata": metadata, "fields": {}, "sample_fields": []}, index
+    left_out = fields_left_out(needs)
     fields = {name: row[name] for name in row if name not in _NOT_PER_TOKEN and name not in left_out}
     sliced = {name: np.take(np.asarray(values), index, axis=0) for name, values in fields.items()}
-    return {"metadata": metadata, "fields": sliced, "sample_fields": row.get("sample_fields", [])}
+    sample_fields = copy.deepcopy(row.get("sample_fields", []))
+    return {"metadata": metadata, "fields": sliced, "sample_fields": sample_fields}, index
 
 
 def _slots_of(metadata: Mapping[str, Any], sharding: str) -> Int64Array:
@@ -163,8 +170,8 @@ def _slots_of(metadata: Mapping[str, Any], sharding: str) -> Int64Array:
 
 def _batch_of(
     message: Mapping[str, Any],
+    index: Int64Array,
     groups: ParallelGroups,
-    sharding: str,
     padded_in_both: bool,
     to_device: Callable[[Any], Any],
 ) -> RankBatch:
@@ -183,7 +190,7 @@ def _batch_of(
     return RankBatch(
         fields={name: to_device(array) for name, array in megatron_fields(message["fields"]).items()},
         packed_seq_params={name: _moved(value, to_device) for name, value in params.items()},
-        padding_mask=to_device(mask[_slots_of(metadata, sharding)][np.newaxis]),
+        padding_mask=to_device(mask[index][np.newaxis]),
         sample_fields=[{name: to_device(v) for name, v in fields.items()} for fields in message["sample_fields"]],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ def reroute_samples(
     plan: Plan,
     *,
     sharding: str = "zigzag",
+    to_host: Callable[[Any], Any] = np.asarray,
 ) -> dict[int, Sample]:
     """Return the whole sequences that this rank's bins hold. Collective.
 
@@ -66,6 +67,7 @@ def reroute_samples(
         ids: int64[len(samples)], their numbers in the plan, ascending over the ranks.
         plan: the plan of the step over padded lengths, the same on every rank; no sequence may be cut.
         sharding: how CP ranks will slice; lengths that it cannot divide are an error here.
+        to_host: makes a NumPy array of a field; pass one that fetches from a device where the data lies there.
 
     Returns:
         The sequences by number.
@@ -87,7 +89,7 @@ def reroute_samples(
     """
     with communicator.guard():
         numbers = as_lengths("ids", ids)
-        prepared = tuple(_prepare(i, sample) for i, sample in enumerate(samples))
+        prepared = tuple(_prepare(i, sample, to_host) for i, sample in enumerate(samples))
         if cut := np.flatnonzero((plan.starts > 0) | (plan.entry_lengths < plan.lengths[plan.sequence_ids])).tolist():
             listed = list_offenders([f"sequence {plan.sequence_ids[e]}" for e in sorted(cut)])
             raise ArgumentError(f"the plan cuts sequences, which go whole here: {listed}")
@@ -107,11 +109,11 @@ def reroute_samples(
     return found
 
 
-def _prepare(index: int, sample: Mapping[str, Any]) -> PreparedSample:
+def _prepare(index: int, sample: Mapping[str, Any], to_host: Callable[[Any], Any]) -> PreparedSample:
     if missing := [name for name in LENGTH_KEYS if name not in sample]:
         raise ArgumentError(f"samples[{index}] has no {', '.join(missing)}; see unpack_samples")
     real, padded = (int(sample[name][0]) for name in LENGTH_KEYS)
-    fields = {name: np.asarray(values) for name, values in sample.items()}
+    fields = {name: np.asarray(to_host(values)) for name, values in sample.items()}
     standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
     if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (padded,)]:
         raise ArgumentError(f"samples[{index}] has {padded} tokens with padding, but {list_offenders(wrong)}")

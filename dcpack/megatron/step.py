@@ -291,7 +291,8 @@ def _run_stage(
         kept = [{name: values for name, values in sample.items() if name not in left_out} for sample in samples]
     found = reroute_samples(groups.dp_cp, kept, batch.ids, plan, sharding=options.sharding)
     with groups.dp_cp.guard():
-        rows = build_packed_microbatches(found, plan, groups.plan_rank, to_device=to_device)
+        ranks = groups.dp_cp.ranks
+        rows = build_packed_microbatches(found, plan, groups.plan_rank, ranks=ranks, to_device=to_device)
     return _Own(rows=rows, totals=_totals_of(batch, plan, global_valid), plan=plan)
 
 

@@ -264,7 +264,7 @@ def _check_stages(case: Case, each: dict[str, Any]) -> None:
         names |= {"weight"} if first or last else set()
         assert (rows is None) == (each["place"]["tp"] > 0)
         for row in rows or ():
-            assert set(row) == names | set(METADATA_KEYS) | ({"padding_mask"} if names else set())
+            assert set(row) == names | set(METADATA_KEYS) | ({"padding_mask", "cp_group"} if names else set())
             assert (row["cu_seqlens"].dtype, row["cu_seqlens_padded"].dtype) == (np.int32, np.int32)
             assert type(row["max_seqlen"]) is int
         dtypes = {"tokens": "int64", "position_ids": "int64", "labels": "int64", "loss_mask": "float32"}
@@ -321,6 +321,7 @@ def _check_slices(case: Case, each: dict[str, Any], by_place: dict[tuple[int, ..
             assert params["local_cp_size"] == cp
             first = each["plan_rank"] - cp_rank
             assert params["cp_group"] == each["domain"][first : first + cp]
+            assert each["place"]["tp"] > 0 or row.get("cp_group", params["cp_group"]) == params["cp_group"]
             assert params["pad_between_seqs"] == (row["cu_seqlens"].tolist() != padded.tolist())
             mask = np.ones(int(padded[-1]), np.bool_)
             for start, length in zip(padded, np.diff(row["cu_seqlens"]), strict=False):

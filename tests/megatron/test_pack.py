@@ -135,8 +135,15 @@ def test_micro_batches_follow_the_plan() -> None:
             assert np.diff(row["cu_seqlens"]).tolist() == plan.lengths[ids].tolist()
             assert np.all(np.diff(row["cu_seqlens_padded"]) % rule.multiple(row["local_cp_size"]) == 0)
             assert row["cp_rank"] == rank - plan.first_rank[b]
+            assert row["cp_group"] == tuple(range(plan.first_rank[b], plan.first_rank[b] + plan.cp_size[b]))
             real = row["tokens"][~row["padding_mask"]]
             assert real.tolist() == np.concatenate([found[int(i)]["tokens"] for i in ids]).tolist()
+
+
+def test_cp_groups_can_have_global_numbers() -> None:
+    plan = dcpack.plan([30], num_ranks=2, capacity=16, padding=PaddingRule())
+    (row,) = build_packed_microbatches({0: sample(0, 30)}, plan, 1, ranks=(5, 9))
+    assert (row["cp_group"], row["cp_rank"]) == ((5, 9), 1)
 
 
 def test_rows_get_the_tail_that_sequence_parallelism_asks_for() -> None:
@@ -229,6 +236,18 @@ def test_a_field_can_look_per_token_on_one_rank_alone() -> None:
 
     found = dcpack.run_ranks(2, fn)
     assert {number: image for each in found for number, image in each.items()} == {0: [[0]] * 2, 1: [[1]] * 2}
+
+
+def test_fields_can_be_fetched_from_elsewhere() -> None:
+    plan = dcpack.plan([3], num_ranks=1, capacity=4)
+    far = {name: ("far", values) for name, values in sample(0, 3).items() if name == "tokens"}
+    given = {**sample(0, 3), **far}
+
+    def to_host(value: Any) -> Any:
+        return value[1] if isinstance(value, tuple) else value
+
+    (found,) = dcpack.run_ranks(1, lambda c: reroute_samples(c, [given], [0], plan, to_host=to_host))
+    assert found[0]["tokens"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
