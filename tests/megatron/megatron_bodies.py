@@ -20,8 +20,8 @@ import dcpack
 from dcpack.megatron import StepOptions
 
 
-def all_cases(rank: int, size: int) -> list[dict[str, Any]]:
-    """Run the cases one after the other, with tensors as the result."""
+def all_cases(rank: int, size: int, scheduler: str) -> list[dict[str, Any]]:
+    """Run the cases of one scheduler, one after the other, with tensors as the result."""
     backend = TorchGlooBackend(deadline_s=60.0)
     moved: set[type] = set()
 
@@ -30,7 +30,8 @@ def all_cases(rank: int, size: int) -> list[dict[str, Any]]:
         moved.add(type(tensor))
         return tensor
 
-    results = jobs.run_cases(backend.world(), jobs.PROCESS_CASES, to_device)
+    cases = [case for case in jobs.PROCESS_CASES if case.scheduler == scheduler]
+    results = jobs.run_cases(backend.world(), cases, to_device)
     assert moved == {torch.Tensor}
     return results
 

@@ -96,7 +96,7 @@ PROCESS_CASES = [case for case in ALL_CASES if case.vpp_size > 1 or case.schedul
 def lengths_of(case: Case) -> list[int]:
     """Real tokens of every sequence; the first one needs all ranks that may share one."""
     rng = np.random.default_rng(7)
-    lengths = rng.integers(1, 40, 26)
+    lengths = rng.integers(1, 40, 17)
     lengths[0] = CAPACITY * case.max_cp - 16
     return lengths.tolist()
 

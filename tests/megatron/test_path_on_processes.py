@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +12,23 @@ import pytest
 jobs: Any = importlib.import_module("megatron_jobs")
 
 
-@pytest.fixture(scope="module")
-def seen(launch: Callable[..., list[Any]]) -> dict[Any, list[dict[str, Any]]]:
-    """What each rank of each case saw, of one launch: to start processes takes longer than to run a case."""
-    by_rank = launch(4, "all_cases", deadline_s=110.0)
-    return dict(zip(jobs.PROCESS_CASES, map(list, zip(*by_rank, strict=True)), strict=True))
+@pytest.fixture(scope="module", params=jobs.SCHEDULERS)
+def seen(request: pytest.FixtureRequest, launch: Callable[..., list[Any]]) -> dict[Any, list[dict[str, Any]]]:
+    """What each rank of each case of one scheduler saw, of one launch: to start takes longer than to run a case."""
+    by_rank = launch(4, "all_cases", request.param)
+    cases = [case for case in jobs.PROCESS_CASES if case.scheduler == request.param]
+    return dict(zip(cases, map(list, zip(*by_rank, strict=True)), strict=True))
 
 
-@pytest.mark.parametrize("case", jobs.PROCESS_CASES, ids=str)
-def test_every_mesh_and_virtual_stages(case: Any, seen: dict[Any, list[dict[str, Any]]]) -> None:
-    jobs.check_case(case, seen[case])
+def test_every_mesh_and_virtual_stages(seen: dict[Any, list[dict[str, Any]]]) -> None:
+    assert len(seen) >= 2 * len(jobs.LAYOUTS)
+    for case, by_rank in seen.items():
+        jobs.check_case(case, by_rank)
+
+
+def test_the_table_is_complete() -> None:
+    # A guard: cases that are left out would let the test above pass.
+    keys = {(case.layout, case.scheduler, case.vpp_size) for case in jobs.PROCESS_CASES}
+    wanted = set(itertools.product(jobs.LAYOUTS, jobs.SCHEDULERS, (2, 4)))
+    assert len(jobs.LAYOUTS) == 9
+    assert wanted <= keys
