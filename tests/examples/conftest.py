@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-for _folder in (Path(__file__).parent, _ROOT / "tests" / "torch", _ROOT / "docs" / "examples" / "torch_exactness"):
+_EXAMPLES = _ROOT / "docs" / "examples"
+for _folder in (
+    Path(__file__).parent,
+    _ROOT / "tests" / "torch",
+    _EXAMPLES / "torch_exactness",
+    _EXAMPLES / "own_parts",
+):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
 

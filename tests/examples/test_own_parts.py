@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -23,11 +24,10 @@ from dcpack.padding import PaddingRule
 from dcpack.testing import check_communicator
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "own_parts"
-sys.path.insert(0, str(FOLDER))
-
-from folder_backend import FolderBackend, FolderCommunicator  # noqa: E402
-from one_each import OneEach  # noqa: E402
-from ulysses_cost import UlyssesCost  # noqa: E402
+FolderBackend: Any = importlib.import_module("folder_backend").FolderBackend
+FolderCommunicator: Any = importlib.import_module("folder_backend").FolderCommunicator
+OneEach: Any = importlib.import_module("one_each").OneEach
+UlyssesCost: Any = importlib.import_module("ulysses_cost").UlyssesCost
 
 # What each process of the back end runs: one step, from samples to packed batches.
 BODY = """
