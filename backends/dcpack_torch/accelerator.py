@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from dcpack.comm.environment import Launch
 from dcpack.errors import ArgumentError, BackendError
-from dcpack_torch.environment import Launch
 
 __all__ = ["Accelerator"]
 

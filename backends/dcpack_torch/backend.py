@@ -17,12 +17,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from dcpack._checks import check_choice, check_int
 from dcpack.comm import Backend, Communicator
 from dcpack.comm.backend import Mesh, MeshAxes
+from dcpack.comm.environment import Launch, read_launch
 from dcpack.comm.membership import DEFAULT_DEADLINE_S, DEFAULT_MAX_MESSAGE_BYTES, check_deadline
 from dcpack.comm.reader import Indexable
 from dcpack.errors import BackendError, PeerError
 from dcpack_torch.c10d import HashStore, PrefixStore, default_store
 from dcpack_torch.communicator import TorchCommunicator, grace_of
-from dcpack_torch.environment import Launch, current_launch, read_launch
+from dcpack_torch.environment import current_launch
 from dcpack_torch.groups import GroupPool
 from dcpack_torch.libraries import GlooLibrary, HcclLibrary, Library, NcclLibrary
 from dcpack_torch.mesh import DeviceMeshGroups

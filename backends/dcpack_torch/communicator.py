@@ -14,10 +14,10 @@ import torch
 from dcpack.comm import Communicator
 from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, dtype_from_name, from_bytes, wire_name
 from dcpack.comm.failures import name_ranks
+from dcpack.comm.watchdog import end_process_after
 from dcpack.errors import BackendError, PeerError
 from dcpack_torch.c10d import AllgatherOptions, AllToAllOptions, BroadcastOptions
 from dcpack_torch.groups import Group, GroupPool, encode_offer
-from dcpack_torch.watchdog import end_process_after
 from dcpack_torch.wire import (
     TENSOR_DTYPES,
     array_as_tensor,

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
+from dcpack.comm.environment import Launch
 from dcpack.errors import ArgumentError, BackendError
 from dcpack_torch.accelerator import Accelerator
 from dcpack_torch.c10d import make_registered_group
-from dcpack_torch.environment import Launch
 
 __all__ = ["GlooLibrary", "HcclLibrary", "Library", "NcclLibrary"]
 

@@ -15,6 +15,7 @@ from dcpack.exchange import ROUTINGS
 from dcpack.packing import OVERLONG_POLICIES
 from dcpack.scheduling import SCHEDULERS
 from dcpack.sharding import SHARDINGS
+from dcpack.topology import Topology
 
 __all__ = ["add_parser"]
 
@@ -33,7 +34,10 @@ def add_parser(commands: Any) -> None:
     add("--data", nargs="+", default=[], metavar="PATH", help="text files or folders; none: texts of this machine")
     add("--backend", choices=list_backends(), default="fake", help="fake: ranks are threads of this process")
     add(
-        "--ranks", type=int, default=None, help=f"fake: {defaults.num_ranks} if not given; else the processes there are"
+        "--ranks",
+        type=int,
+        default=None,
+        help=f"fake: {defaults.num_ranks} if not given; else the processes, or devices, there are",
     )
     add("--steps", type=int, default=defaults.num_steps, help="steps to run")
     add("--global-batch-size", type=int, default=defaults.global_batch_size, help="documents of a step")
@@ -48,10 +52,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    communicator = None if args.backend == "fake" else get_backend(args.backend).world()
+    backend = None if args.backend == "fake" else get_backend(args.backend)
+    communicator = None if backend is None else backend.world()
+    topology = None if backend is None else backend.topology()
     options = DemoOptions(
         data=tuple(args.data),
-        num_ranks=_num_ranks(args, communicator),
+        num_ranks=_num_ranks(args, communicator, topology),
         num_steps=args.steps,
         global_batch_size=args.global_batch_size,
         capacity=args.capacity,
@@ -65,16 +71,18 @@ def _run(args: argparse.Namespace) -> int:
     is_first = communicator is None or communicator.rank == 0
     with contextlib.closing(communicator) if communicator is not None else contextlib.nullcontext():
         with progress_bar("demo", unit="plan", silent=not is_first) as progress:
-            result = run_demo(options, progress=progress, communicator=communicator)
+            result = run_demo(options, progress=progress, communicator=communicator, topology=topology)
     if is_first:
         sys.stdout.write(result.report + "\n")
     return 0 if result.is_proven else 1
 
 
-def _num_ranks(args: argparse.Namespace, communicator: Communicator | None) -> int:
-    """Return the ranks asked for; a real back end has as many as there are processes."""
+def _num_ranks(args: argparse.Namespace, communicator: Communicator | None, topology: Topology | None) -> int:
+    """Return the ranks asked for; a real back end has as many as there are processes, or devices in them."""
     if communicator is None:
         return DemoOptions().num_ranks if args.ranks is None else args.ranks
-    if args.ranks not in (None, communicator.size):
-        raise ArgumentError(f"--ranks must be the {communicator.size} processes of {args.backend}, got {args.ranks}")
-    return communicator.size
+    count = communicator.size if topology is None else topology.num_ranks
+    if args.ranks not in (None, count):
+        what = "processes" if topology is None else "devices"
+        raise ArgumentError(f"--ranks must be the {count} {what} of {args.backend}, got {args.ranks}")
+    return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -24,10 +25,11 @@ def add_parser(commands: Any) -> None:
     """Add the command to the sub-parsers `commands`."""
     parser = commands.add_parser(
         "launch",
-        help="start local processes for a torch back end",
+        help="start local processes for a torch or JAX back end",
         description="Starts N processes of a command on this machine with the environment that torch.distributed "
-        "reads (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT). When one fails, the others "
-        "are ended, and its exit code is returned. It does not restart processes or span machines; torchrun does.",
+        "reads (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and JAX_COORDINATOR_ADDRESS "
+        "for jax. When one fails, the others are ended, and its exit code is returned. It does not restart processes "
+        "or span machines; torchrun does.",
     )
     parser.add_argument("-n", "--num-processes", type=int, required=True, metavar="N", help="processes to start")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command of each process")
@@ -39,12 +41,12 @@ def _run(args: argparse.Namespace) -> int:
     command = args.arguments[1:] if args.arguments[:1] == ["--"] else args.arguments
     if not command:
         raise ArgumentError("nothing to launch: dcpack launch -n 4 -- COMMAND")
-    port = _free_port()
+    ports = _free_ports(2)
     processes: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, _terminated)
     try:
         for rank in range(count):
-            processes.append(_start(command, rank, count, port))
+            processes.append(_start(command, rank, count, ports))
         return _wait(processes)
     except KeyboardInterrupt:
         _end(processes, signal.SIGINT)
@@ -59,7 +61,7 @@ def _terminated(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _start(command: list[str], rank: int, count: int, port: int) -> subprocess.Popen[bytes]:
+def _start(command: list[str], rank: int, count: int, ports: list[int]) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -67,7 +69,8 @@ def _start(command: list[str], rank: int, count: int, port: int) -> subprocess.P
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(ports[0]),
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[1]}",
     }
     try:
         return subprocess.Popen(command, env=environment)
@@ -75,10 +78,13 @@ def _start(command: list[str], rank: int, count: int, port: int) -> subprocess.P
         raise ArgumentError(f"cannot start {command[0]!r}: {error}") from error
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _free_ports(count: int) -> list[int]:
+    """Return different ports that are free: all are held until all are found."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:

@@ -13,6 +13,7 @@ from dcpack._checks import Int64Array, list_offenders
 from dcpack.comm.communicator import Communicator
 from dcpack.comm.reader import Indexable, read_in_order
 from dcpack.errors import ArgumentError
+from dcpack.topology import Topology
 
 __all__ = ["Backend", "Mesh", "MeshAxes"]
 
@@ -88,6 +89,13 @@ class Backend(ABC):
                 raise ArgumentError(f"the mesh names ranks that are not in the world of {world.size}: {listed}")
             partition = [[members[rank] for rank in group] for group in groups]
         return world.split(partition)
+
+    def topology(self) -> Topology | None:
+        """Return where the ranks of a plan for the whole world live; None where process r hosts rank r, as here.
+
+        The processes of `world` must be there.
+        """
+        return None
 
     def describe_mesh(self, mesh: Any) -> MeshAxes:
         """Return the axes and ranks of a `Topology`, or of a mesh of the back end's framework.

@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP = "dcpack.backends"
 """The entry-point group in which packages announce back ends."""
 _BUILT_IN = {
     "fake": ("dcpack.comm.fake:FakeBackend", ""),
+    "jax": ("dcpack_jax.backend:JaxBackend", "jax"),
     "torch-gloo": ("dcpack_torch.backend:TorchGlooBackend", "torch"),
     "torch-hccl": ("dcpack_torch.backend:TorchHcclBackend", "npu"),
     "torch-nccl": ("dcpack_torch.backend:TorchNcclBackend", "torch"),

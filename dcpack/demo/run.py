@@ -30,6 +30,7 @@ from dcpack.plans import Plan
 from dcpack.report import STRATEGIES, Cluster, Planned, StrategyResult, compare_strategies, format_strategies
 from dcpack.scheduling import SCHEDULERS
 from dcpack.sharding import SHARDINGS
+from dcpack.topology import Topology
 
 __all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "prove_on", "run_demo"]
 
@@ -135,21 +136,36 @@ def _documents_of_step(options: DemoOptions, documents: TextDocuments, step: int
     return np.arange(first, first + options.global_batch_size) % len(documents)
 
 
-def _rank_step(
-    communicator: Communicator, options: DemoOptions, documents: TextDocuments, step: int
+def _process_step(
+    communicator: Communicator,
+    options: DemoOptions,
+    documents: TextDocuments,
+    step: int,
+    topology: Topology | None = None,
 ) -> tuple[RankEvidence, Plan, SampleTable, int]:
-    """What one rank does in one step: read its share, gather, plan, compare, exchange, check."""
+    """What one process does in one step: read its share, gather, plan, compare, exchange, check its ranks' batches."""
     chosen = _documents_of_step(options, documents, step)
     mine = chosen[communicator.rank :: communicator.size]
     samples = [{"input_ids": documents[int(i)]} for i in mine]
     gathered = gather_samples(communicator, samples)
     plan = options.cluster.plan(gathered.table.lengths, scheduler=options.scheduler)
     check_same_plan(communicator, plan)
-    batches = exchange_samples(communicator, gathered, plan, sharding=options.sharding, routing=options.routing)
-    order = np.concatenate([chosen[rank :: communicator.size] for rank in range(communicator.size)])
-    evidence = check_batches(batches[communicator.rank], plan, communicator.rank, documents, order, options.sharding)
-    valid = next((batch.global_valid_tokens for batch in batches[communicator.rank]), 0)
-    return evidence, plan, gathered.table, valid
+    batches = exchange_samples(
+        communicator, gathered, plan, topology=topology, sharding=options.sharding, routing=options.routing
+    )
+    order = np.concatenate([chosen[process :: communicator.size] for process in range(communicator.size)])
+    found = [check_batches(mine, plan, rank, documents, order, options.sharding) for rank, mine in batches.items()]
+    valid = next((batch.global_valid_tokens for mine in batches.values() for batch in mine), 0)
+    return _merged(found), plan, gathered.table, valid
+
+
+def _merged(evidence: list[RankEvidence]) -> RankEvidence:
+    """Return what the ranks of one process found, as one."""
+    return RankEvidence(
+        faults=tuple(fault for one in evidence for fault in one.faults),
+        seen=np.concatenate([np.zeros(0, np.int64), *(one.seen for one in evidence)]),
+        num_valid_tokens=sum(one.num_valid_tokens for one in evidence),
+    )
 
 
 def prove(
@@ -164,7 +180,7 @@ def prove(
     def run_all_steps(communicator: Communicator) -> list[tuple[RankEvidence, Plan, SampleTable, int]]:
         results = []
         for step in range(options.num_steps):
-            results.append(_rank_step(communicator, options, documents, step))
+            results.append(_process_step(communicator, options, documents, step))
             if communicator.rank == 0:
                 done()
         moved.append(communicator.counters.bytes_sent)
@@ -182,9 +198,14 @@ def prove(
 
 
 def prove_on(
-    communicator: Communicator, options: DemoOptions, documents: TextDocuments, *, done: Callable[[], object]
+    communicator: Communicator,
+    options: DemoOptions,
+    documents: TextDocuments,
+    *,
+    done: Callable[[], object],
+    topology: Topology | None = None,
 ) -> tuple[list[StepProof], list[Plan], list[SampleTable], int]:
-    """Run every step as one rank of `communicator` and judge it by the evidence of all. Collective.
+    """Run every step as one process of `communicator` and judge it by the evidence of all. Collective.
 
     Returns:
         As `prove`; the same on every rank.
@@ -193,7 +214,7 @@ def prove_on(
     verdicts, plans, tables, moved = [], [], [], 0
     for step in range(options.num_steps):
         sent = communicator.counters.bytes_sent
-        evidence, plan, table, valid = _rank_step(communicator, options, documents, step)
+        evidence, plan, table, valid = _process_step(communicator, options, documents, step, topology)
         sent = communicator.counters.bytes_sent - sent
         found, total = _gather_evidence(communicator, evidence, valid)
         verdicts.append(conclude(plan, found, total))
@@ -232,14 +253,16 @@ def run_demo(
     *,
     progress: Callable[[int], Callable[[], object]],
     communicator: Communicator | None = None,
+    topology: Topology | None = None,
 ) -> DemoResult:
     """Run the whole demo.
 
     Args:
         options: what to run.
         progress: given the number of units of work, returns what is called after each.
-        communicator: this process's view of ``options.num_ranks`` processes, all of which make this call; None runs the
-            ranks as threads of this process.
+        communicator: this process's view of the processes, all of which make this call; None runs the ranks as threads
+            of this process.
+        topology: which process hosts which of ``options.num_ranks`` ranks; None where process r hosts rank r.
     """
     started = time.perf_counter()
     if communicator is None:
@@ -251,13 +274,18 @@ def run_demo(
     if communicator is None:
         verdicts, _, tables, moved = prove(options, documents, done=done)
     else:
-        verdicts, _, tables, moved = prove_on(communicator, options, documents, done=done)
+        verdicts, _, tables, moved = prove_on(communicator, options, documents, done=done, topology=topology)
     moved_by = {name: [0, 0] for name in STRATEGIES}
 
     def count_bytes(name: str, step: int, planned: Planned) -> None:
         for k, routing in enumerate(ROUTINGS):
             routes = build_routes(
-                planned.plan, tables[step], num_processes=options.num_ranks, sharding=options.sharding, routing=routing
+                planned.plan,
+                tables[step],
+                num_processes=options.num_ranks if communicator is None else communicator.size,
+                process_of_rank=None if topology is None else topology.process_of_rank,
+                sharding=options.sharding,
+                routing=routing,
             )
             moved_by[name][k] += routes.bytes_moved
 

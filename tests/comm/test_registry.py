@@ -62,7 +62,7 @@ def test_unknown_name_lists_the_others_and_what_they_need(monkeypatch: pytest.Mo
     with pytest.raises(ArgumentError) as caught:
         get_backend(name)
     assert str(caught.value) == (
-        f"unknown back end {name!r}; there are: 'fake' (needs nothing more), "
+        f"unknown back end {name!r}; there are: 'fake' (needs nothing more), 'jax' (needs dcpack[jax]), "
         "'other' (comes from the package dcpack-other), 'torch-gloo' (needs dcpack[torch]), "
         "'torch-hccl' (needs dcpack[npu]), 'torch-nccl' (needs dcpack[torch]), 'warp' (needs dcpack[warp])"
     )

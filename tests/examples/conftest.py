@@ -14,6 +14,7 @@ _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "docs" / "examples"
 for _folder in (
     Path(__file__).parent,
+    _ROOT / "tests",
     _ROOT / "tests" / "torch",
     _EXAMPLES / "torch_exactness",
     _EXAMPLES / "own_parts",

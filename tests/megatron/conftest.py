@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 _HERE = Path(__file__).parent
-for _folder in (_HERE, _HERE.parent / "torch"):
+for _folder in (_HERE, _HERE.parent, _HERE.parent / "torch"):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
 

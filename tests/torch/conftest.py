@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-# The processes import the helpers of this folder by name; their search path is this process's.
-_HERE = str(Path(__file__).parent)
-if _HERE not in sys.path:
-    sys.path.insert(0, _HERE)
+# The processes import the helpers of these folders by name; their search path is this process's.
+for _folder in (Path(__file__).parent, Path(__file__).parents[1]):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
 
-import torch_ranks  # noqa: E402 - found through the line above
+import torch_ranks  # noqa: E402 - found through the lines above
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import library_doubles
 import numpy as np
+import shared_bodies
 import torch
 import torch.distributed as dist
-import torch_bodies
 from dcpack_torch.wire import WIRE_DTYPES
 from torch_ranks import stores
 
@@ -24,7 +24,7 @@ def nccl(rank: int, size: int) -> Any:
     module = library_doubles.install_nccl()
     backend: Any = get_backend("torch-nccl", deadline_s=20.0)
     world: Any = backend.world()
-    found = torch_bodies.run_checks(world)
+    found = shared_bodies.run_checks(world)
     with world.split([list(range(size))[::-1]]) as child:
         pool = child._pool
         child.barrier()
@@ -47,7 +47,7 @@ def hccl(rank: int, size: int, wire_dtype: str, store: str) -> Any:
     dist.init_process_group("hccl", store=stores.FileStore(store, size), rank=rank, world_size=size)
     backend: Any = get_backend({"name": "torch-hccl", "wire_dtype": wire_dtype, "deadline_s": 20.0})
     world: Any = backend.world()
-    found = torch_bodies.run_checks(world)
+    found = shared_bodies.run_checks(world)
     return found, module.notes[0], [note for note in module.notes if note.startswith("ranks")][:1], backend.available()
 
 

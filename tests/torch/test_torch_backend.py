@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 from dcpack_torch.backend import TorchGlooBackend
-from dcpack_torch.environment import Launch, read_launch
 from dcpack_torch.wire import array_as_tensor
 from torch_bodies import first_error
 
 from dcpack.comm import get_backend
+from dcpack.comm.environment import Launch, read_launch
 from dcpack.errors import ArgumentError, BackendError
 from dcpack.testing.expect import DTYPE_NAMES, pattern
 

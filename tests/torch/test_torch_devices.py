@@ -12,11 +12,11 @@ import device_bodies
 import pytest
 import torch
 from dcpack_torch.accelerator import Accelerator
-from dcpack_torch.environment import Launch
 from library_doubles import DeviceModule
 from torch_ranks import require_contract
 
 from dcpack.comm import get_backend
+from dcpack.comm.environment import Launch
 from dcpack.errors import ArgumentError, BackendError
 
 

@@ -90,7 +90,7 @@ def test_a_rank_that_never_starts_is_named(launch: Callable[..., Any]):
 _STUCK = """
 import time
 from dcpack.errors import PeerError
-from dcpack_torch.watchdog import end_process_after
+from dcpack.comm.watchdog import end_process_after
 with end_process_after(30, lambda: PeerError("never")):
     pass
 try:

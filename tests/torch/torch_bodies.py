@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ import time
 from typing import Any
 
 import numpy as np
+import shared_bodies
 import torch
 import torch.distributed as dist
 from dcpack_torch.backend import TorchBackend, TorchGlooBackend
@@ -19,28 +19,14 @@ from torch.distributed.device_mesh import init_device_mesh
 import dcpack
 from dcpack.comm import Communicator, all_gather_trees, broadcast_tree
 from dcpack.errors import PeerError
-from dcpack.exchange import check_same_plan, exchange_samples, gather_samples, restore
-from dcpack.testing import COMMUNICATOR_CHECKS, run_communicator_check
-
-
-def run_checks(world: Communicator, names: list[str] | None = None) -> dict[str, Any]:
-    """Run each check on a fresh duplicate of `world` and return its proof, or how it failed, by name."""
-    found: dict[str, Any] = {}
-    for name in names or COMMUNICATOR_CHECKS:
-        try:
-            with world.dup() as fresh:
-                found[name] = run_communicator_check(name, fresh)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
 
 
 def contract(rank: int, size: int) -> dict[str, Any]:
-    return run_checks(TorchGlooBackend(deadline_s=20.0).world())
+    return shared_bodies.run_checks(TorchGlooBackend(deadline_s=20.0).world())
 
 
 def world_of_one(rank: int, size: int) -> dict[str, Any]:
-    return run_checks(TorchGlooBackend().world())
+    return shared_bodies.run_checks(TorchGlooBackend().world())
 
 
 # Tensors.
@@ -333,38 +319,8 @@ def split_in_threads(rank: int, size: int) -> int:
 # The whole step.
 
 
-def document(number: int) -> np.ndarray:
-    """Return the tokens of a document: the same everywhere, of a length between 3 and about 900."""
-    generator = np.random.default_rng(number)
-    return generator.integers(0, 50_000, 3 + int(generator.pareto(1.2) * 20) % 900).astype(np.int32)
-
-
-def step(communicator: Communicator) -> tuple[str, str, bool]:
-    """Gather, plan, exchange, restore; return the digest of the plan, of this rank's batches, and if all came back."""
-    samples = [{"input_ids": document(n)} for n in range(communicator.rank, 40, communicator.size)]
-    gathered = gather_samples(communicator, samples)
-    plan = dcpack.plan(gathered.table.lengths, num_ranks=communicator.size, capacity=256, padding=dcpack.PaddingRule())
-    check_same_plan(communicator, plan)
-    batches = exchange_samples(communicator, gathered, plan)
-    content = hashlib.blake2b(digest_size=16)
-    for batch in batches[communicator.rank]:
-        for name in sorted(batch.tokens):
-            array = batch.tokens[name]
-            content.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-        for offsets in (batch.cu_seqlens, batch.cu_seqlens_padded, batch.local_cu_seqlens, batch.slots):
-            content.update(offsets.tobytes())
-    tokens = {rank: [batch.tokens["input_ids"] for batch in mine] for rank, mine in batches.items()}
-    returned = restore(communicator, gathered, plan, batches, tokens)
-    identical = all(
-        back is not None and np.array_equal(back, sample["input_ids"])
-        for back, sample in zip(returned, samples, strict=True)
-    )
-    assert any(size > 1 for size in plan.cp_size.tolist()), "the step must use CP"
-    return plan.digest(), content.hexdigest(), identical
-
-
-def whole_step(rank: int, size: int) -> tuple[str, str, bool]:
-    return step(TorchGlooBackend(deadline_s=20.0).world())
+def whole_step(rank: int, size: int) -> tuple[str, dict[int, str], bool]:
+    return shared_bodies.step(TorchGlooBackend(deadline_s=20.0).world())
 
 
 def first_error(backend: TorchBackend) -> str:

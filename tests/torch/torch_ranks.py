@@ -1,172 +1,48 @@
-"""Starting N processes for a test: fast, with a deadline, and without a port that could be taken.
-
-A fork server imports the frameworks once, so that a launch takes a tenth of a second. Ranks find each other through a
-file.
-"""
+"""Processes with a default group of torch.distributed, for tests, without a port that could be taken."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import sys
-import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import process_ranks
 import torch.distributed as dist
-
-from dcpack.comm import Communicator
-from dcpack.testing import COMMUNICATOR_CHECKS, check_communicator
+from process_ranks import Outcome, require_contract
 
 __all__ = ["Outcome", "launch", "require_contract", "stores"]
 
 stores: Any = dist  # type checkers know no public name of the stores
 
-_PRELOADED = ["pytest", "jax", "torch", "torch.distributed", "ml_dtypes", "dcpack.testing", "dcpack_torch.backend"]
 
-
-@dataclass
-class Outcome:
-    """What became of one process.
-
-    Attributes:
-        exit_code: 0, what the process exited with, or minus the signal that ended it.
-        result: what the body returned.
-        error: type and text of what it raised, empty if it did not.
-        seconds: how long the body took.
-        stderr: what the process wrote there.
-    """
-
-    exit_code: int
-    result: Any
-    error: str
-    seconds: float
-    stderr: str
-
-
-def launch(
-    size: int,
-    body: Callable[..., Any],
-    *args: Any,
-    folder: Path,
-    store: str = "file",
-    environment: dict[str, str] | None = None,
-    deadline_s: float = 60.0,
-    kill_after: bool = False,
-) -> list[Outcome]:
-    """Run ``body(rank, size, *args)`` on `size` processes and return the outcomes by rank.
+def launch(size: int, body: Callable[..., Any], *args: Any, store: str = "file", **options: Any) -> list[Outcome]:
+    """Run ``body(rank, size, *args)`` on `size` processes; see `process_ranks.launch`.
 
     Args:
         size: how many.
         body: a function of a module that the processes can import.
         args: further arguments.
-        folder: for files of the launch.
         store: ``"file"``; ``"tcp"`` for a store that lives in rank 0; ``"none"`` to start no default group.
-        environment: variables of the processes.
-        deadline_s: then whatever still runs is killed.
-        kill_after: whether that is expected; it is a failure of the test otherwise.
+        options: those of `process_ranks.launch`.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    place = Path(tempfile.mkdtemp(dir=folder))
-    pipes = [context.Pipe(duplex=False) for _ in range(size)]
-    processes = [
-        context.Process(
-            target=_be,
-            args=(rank, size, body, args, str(place), store, environment or {}, pipes[rank][1]),
-            daemon=True,
-        )
-        for rank in range(size)
-    ]
-    until = time.monotonic() + deadline_s
-    messages: list[Any] = [None] * size
-    try:
-        for process, (_, sender) in zip(processes, pipes, strict=True):
-            process.start()
-            sender.close()
-        for rank, (receiver, _) in enumerate(pipes):
-            if receiver.poll(max(0.0, until - time.monotonic())):
-                with contextlib.suppress(EOFError):
-                    messages[rank] = receiver.recv()
-        for process in processes:
-            process.join(max(0.0, until - time.monotonic()))
-        late = [rank for rank, process in enumerate(processes) if process.is_alive()]
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-                process.join()
-    outcomes = []
-    for rank, process in enumerate(processes):
-        result, error, seconds = messages[rank] or (None, "", 0.0)
-        stderr = (place / f"stderr-{rank}").read_text(errors="replace")
-        outcomes.append(Outcome(process.exitcode or 0, result, error, seconds, stderr))
-    assert kill_after or not late, f"ranks {late} of {size} did not end within {deadline_s} s: {outcomes}"
-    return outcomes
+    prepare = {"file": _with_file_store, "tcp": _with_tcp_store, "none": None}[store]
+    return process_ranks.launch(size, body, *args, prepare=prepare, **options)
 
 
-def require_contract(outcomes: Sequence[Any], names: Sequence[str] | None = None) -> None:
-    """Hand what the processes found, check by check, to the public suite."""
-    size = len(outcomes)
-    assert [outcome.error for outcome in outcomes] == [""] * size, [outcome.stderr for outcome in outcomes]
-
-    def recorded(size: int, fn: Callable[[Communicator], Any]) -> list[Any]:
-        assert isinstance(fn, partial)
-        proofs = [outcome.result[fn.args[0]] for outcome in outcomes]
-        if failed := [f"rank {rank}: {proof}" for rank, proof in enumerate(proofs) if isinstance(proof, str)]:
-            raise AssertionError("; ".join(failed))
-        return proofs
-
-    failures = []
-    for name in names or COMMUNICATOR_CHECKS:
-        try:
-            check_communicator(recorded, sizes=(size,), names=[name])
-        except AssertionError as error:
-            failures.append(str(error))
-    assert not failures, "\n".join(failures)
+def _with_file_store(rank: int, size: int, place: Path) -> None:
+    _start(rank, size, stores.FileStore(f"{place}/store", size))
 
 
-def _be(
-    rank: int,
-    size: int,
-    body: Callable[..., Any],
-    args: tuple[Any, ...],
-    place: str,
-    store: str,
-    environment: dict[str, str],
-    pipe: Any,
-) -> None:
-    """Be one process."""
-    log = os.open(f"{place}/stderr-{rank}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    os.dup2(log, 2)
-    os.environ.update(environment)
-    result, error = None, ""
-    started = time.monotonic()
-    try:
-        if store != "none":
-            found: Any = _tcp_store(rank, Path(place)) if store == "tcp" else stores.FileStore(f"{place}/store", size)
-            timeout = timedelta(seconds=30)
-            dist.init_process_group("gloo", store=found, rank=rank, world_size=size, timeout=timeout)
-            dist.barrier()  # a rank that leaves before all are connected fails the start of others
-            dist.barrier()  # a rank that leaves before all are connected fails the start of others
-        started = time.monotonic()
-        result = body(rank, size, *args)
-    except BaseException as caught:
-        error = f"{type(caught).__name__}: {caught}"
-        traceback.print_exc()
-    pipe.send((result, error, time.monotonic() - started))
-    pipe.close()
-    sys.stderr.flush()
-    # Without the teardown of torch, so that exits are alike: what is tested is the body.
-    os._exit(1 if error else 0)
+def _with_tcp_store(rank: int, size: int, place: Path) -> None:
+    _start(rank, size, _tcp_store(rank, place))
+
+
+def _start(rank: int, size: int, store: Any) -> None:
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    dist.barrier()  # a rank that leaves before all are connected fails the start of others
+    dist.barrier()
 
 
 def _tcp_store(rank: int, place: Path) -> Any:

@@ -1,7 +1,8 @@
 """The end of a process that is stuck in a call which cannot be interrupted.
 
-A collective of NCCL or HCCL that waits for a dead peer gives control back to nobody. To hang until the job's time is up
-costs the whole cluster, so the process says what it knows and ends; the launcher then ends the others.
+A collective of NCCL or HCCL that waits for a dead peer, and the start of JAX, give control back to nobody. To hang
+until the job's time is up costs the whole cluster, so the process says what it knows and ends; the launcher then ends
+the others.
 """
 
 from __future__ import annotations

@@ -1,0 +1,247 @@
+"""What the processes of the tests do. They are functions of a module, so that a process can be told of them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import shared_bodies
+from dcpack_jax.backend import JaxBackend
+from dcpack_jax.mesh import topology_of_mesh
+from dcpack_jax.wire import PREFIX
+
+import dcpack
+from dcpack.comm import Communicator
+from dcpack.errors import PeerError
+
+JAX_DTYPES = ("bool", "uint8", "int8", "int16", "uint32", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64")
+
+
+def contract(rank: int, size: int, service_bytes: int) -> dict[str, Any]:
+    return shared_bodies.run_checks(JaxBackend(deadline_s=60.0, service_bytes=service_bytes).world())
+
+
+# Arrays.
+
+
+def jax_arrays(rank: int, size: int) -> int:
+    """Send JAX arrays with every verb; what comes must be JAX arrays of the same bits."""
+    world = JaxBackend(deadline_s=60.0, service_bytes=0).world()
+    device = jax.local_devices()[-1]
+    for seed, name in enumerate(JAX_DTYPES):
+        given = [make_array(name, (member, 3), seed + member, device) for member in range(size)]
+        for part, expected in zip(world.all_gather(given[rank]), given, strict=True):
+            require_same(part, expected)
+        whole = make_array(name, (2, 2), seed, device)
+        root = seed % size
+        received = world.broadcast(whole if rank == root else None, root)
+        require_same(received, whole)
+        row = make_array(name, (2 * size,), seed, device)
+        back = world.all_to_all(row, [2] * size, [2] * size)
+        assert bits(back) == bits(row[2 * rank : 2 * rank + 2]) * size
+    return len(JAX_DTYPES)
+
+
+def make_array(name: str, shape: tuple[int, ...], seed: int, device: Any) -> Any:
+    kind = jax.numpy.dtype(name)
+    count = int(np.prod(shape)) * kind.itemsize
+    raw = np.random.default_rng(seed).integers(0, 2 if name == "bool" else 256, count, dtype=np.uint8)
+    return jax.device_put(raw.view(kind).reshape(shape), device)
+
+
+def bits(array: Any) -> bytes:
+    return np.asarray(array).tobytes()
+
+
+def require_same(actual: Any, expected: Any) -> None:
+    assert isinstance(actual, jax.Array)
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert bits(actual) == bits(expected)
+
+
+def wide_arrays(rank: int, size: int) -> list[str]:
+    """64-bit values survive as NumPy arrays; as JAX arrays they need x64 on all sides, and are an error elsewhere."""
+    world = JaxBackend(deadline_s=60.0, service_bytes=0).world()
+    assert jax.numpy.zeros(1, "float32").dtype == jax.numpy.zeros(1, float).dtype, "x64 must be off"
+    big = np.array([2**40 + rank, -(2**62)])
+    for part, other in zip(world.all_gather(big), range(size), strict=True):
+        assert part.dtype == np.int64
+        assert part.tolist() == [2**40 + other, -(2**62)]
+    assert world.broadcast(np.array(np.pi) if rank == 0 else None, 0) == np.pi
+    texts = []
+    if rank == 0:
+        jax.config.update("jax_enable_x64", True)
+    for call in (
+        lambda: world.broadcast(jax.numpy.array([2**40]) if rank == 0 else None, 0),
+        lambda: world.all_gather(jax.numpy.zeros(2, "float32") if rank else np.zeros(2, np.float32)),
+        lambda: world.all_gather(jax.random.key(0) if rank == 0 else np.zeros(1)),
+    ):
+        try:
+            call()
+        except PeerError as error:
+            texts.append(str(error).partition("\n")[0])
+    jax.config.update("jax_enable_x64", True)
+    received = world.broadcast(jax.numpy.array([2**40]) if rank == 0 else None, 0)
+    assert received.tolist() == [2**40]
+    assert received.dtype == np.int64
+    assert PREFIX in texts[1]
+    return texts
+
+
+# Compiled programs.
+
+
+def count_compilations(rank: int, size: int, num_steps: int) -> tuple[int, int]:
+    """Make steps of random sizes; return how many programs were compiled, and how many sizes there were."""
+    compiled = []
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    world = JaxBackend(deadline_s=60.0, service_bytes=0).world()
+    generator = np.random.default_rng(7)
+    seen = set()
+    for _ in range(num_steps):
+        counts = generator.integers(0, 1 << generator.integers(1, 13), (size, size))
+        rows = generator.integers(0, 1 << generator.integers(1, 13), size)
+        seen |= {("to", int(counts.max())), ("gather", int(rows.max()))}
+        sent = np.arange(counts[rank].sum()) * size + rank
+        received = world.all_to_all(sent, counts[rank], counts[:, rank])
+        starts = np.cumsum(counts, axis=1) - counts
+        expected = [(starts[other, rank] + np.arange(counts[other, rank])) * size + other for other in range(size)]
+        assert np.array_equal(received, np.concatenate(expected))
+        parts = world.all_gather(np.full(rows[rank], rank))
+        assert [part.tolist() for part in parts] == [[other] * rows[other] for other in range(size)]
+    return len(compiled), len(seen)
+
+
+# Failures.
+
+
+def fail_in_time(rank: int, size: int, how: str, victim: int, deadline_s: float) -> Any:
+    """Be `victim`, which fails, or another rank, which must raise a PeerError. Says how long that took."""
+    world: Any = JaxBackend(deadline_s=deadline_s, service_bytes=0).world()
+    world.barrier()
+    world.all_gather(np.arange(2))
+    if rank == victim:
+        if how == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "is late":
+            time.sleep(1.5 * deadline_s)
+        if how == "is killed inside":
+            world._process.runner.start = lambda task: os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stays away":
+            world._process.runner.start = lambda task: lambda seconds: time.sleep(3 * deadline_s)
+    started = time.monotonic()
+    try:
+        world.all_gather(np.arange(rank + 1))
+    except PeerError as error:
+        again = ""
+        try:
+            world.barrier()
+        except PeerError as second:
+            again = str(second)
+        return str(error), error.rank, again, time.monotonic() - started
+    return "went on"
+
+
+def fail_in_a_guard(rank: int, size: int) -> str:
+    world = JaxBackend(deadline_s=60.0).world()
+    try:
+        with world.guard():
+            if rank == 1:
+                raise ValueError("no such sample")
+    except PeerError as error:
+        world.barrier()
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def come_late(rank: int, size: int) -> str:
+    backend = JaxBackend(deadline_s=60.0, start_deadline_s=2.0)
+    backend.world()
+    if rank == 1:
+        return ""  # makes one world less than the others
+    try:
+        JaxBackend(deadline_s=60.0, start_deadline_s=2.0).world()
+    except PeerError as error:
+        return str(error)
+    return "went on"
+
+
+# Threads.
+
+
+def exchange_in_threads(rank: int, size: int, num_turns: int) -> int:
+    """Use the devices from several threads, each of which goes its own way through its calls."""
+    world = JaxBackend(deadline_s=40.0, service_bytes=0).world()
+    failures: list[Any] = []
+    num_done = [0] * 3
+
+    def work(number: int, communicator: Communicator) -> None:
+        try:
+            for turn in range(num_turns):
+                # Ranks come to the same call at different times, and not in the same order.
+                time.sleep(0.001 * ((rank * 7 + number * 5 + turn * 3) % 4))
+                parts = communicator.all_gather(np.full(number + 1, 100 * turn + rank))
+                assert [part.tolist() for part in parts] == [
+                    [100 * turn + other] * (number + 1) for other in range(size)
+                ]
+                num_done[number] += 1
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number, world.dup())) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    return sum(num_done)
+
+
+# The whole step, and meshes.
+
+
+def whole_step(rank: int, size: int) -> Any:
+    return shared_bodies.step(JaxBackend(deadline_s=60.0).world())
+
+
+def step_on_devices(rank: int, size: int) -> Any:
+    backend = JaxBackend(deadline_s=60.0)
+    return shared_bodies.step(backend.world(), backend.topology())
+
+
+def mesh_groups(rank: int, size: int) -> dict[str, Any]:
+    """Groups along the axes of a mesh of 2 processes x 2 devices."""
+    backend = JaxBackend(deadline_s=60.0)
+    backend.world()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "context"))
+    found: dict[str, Any] = {axes: backend.from_mesh(mesh, axes).ranks for axes in ("data", "context")}
+    found["both"] = backend.from_mesh(mesh, ("data", "context")).ranks
+    crossed = jax.sharding.Mesh(np.array(jax.devices())[[0, 2, 1, 3]].reshape(2, 2), ("data", "context"))
+    found["crossed"] = backend.from_mesh(crossed, "context").ranks
+    torn = jax.sharding.Mesh(np.array(jax.devices())[[0, 2, 3, 1]].reshape(2, 2), ("data", "context"))
+    for name, bad, axes in (("unknown", mesh, "tensor"), ("torn", torn, "context")):
+        try:
+            found[name] = backend.from_mesh(bad, axes).ranks
+        except PeerError as error:
+            found[name] = str(error).partition("\n")[0]
+    topology = topology_of_mesh(mesh)
+    found["topology"] = (topology.axes, topology.sizes, topology.process_of_rank.tolist())
+    default = backend.topology()
+    assert default is not None
+    found["default"] = default.process_of_rank.tolist()
+    return found
+
+
+def run_alone() -> tuple[str, tuple[int, ...]]:
+    world = dcpack.get_backend("jax").world()
+    return type(world).__name__, world.ranks
