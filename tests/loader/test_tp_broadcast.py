@@ -177,3 +177,13 @@ def test_set_epoch_without_effect_warns_once_on_the_leader():
         peer.set_epoch(1)
     with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
         leader.set_epoch(-1)
+
+
+def test_a_failure_of_the_group_that_the_loader_reads_in_is_told_too():
+    def fn(communicator: Communicator) -> Any:
+        source = Source([1], fails_at=0, kind=PeerError)
+        with pytest.raises(PeerError, match=r"rank 0 failed .*disk gone"):
+            list(TPBroadcastDataLoader(source, communicator))
+        return communicator.broadcast(np.array(3), 0).item()
+
+    assert run_ranks(2, fn) == [3, 3]
