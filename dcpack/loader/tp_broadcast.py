@@ -104,7 +104,7 @@ class TPBroadcastDataLoader:
     def _told(self) -> Iterator[None]:
         """Tell the peers, who wait for the leader's message, what the body raises: they raise it, too.
 
-        Unlike `dcpack.loader.sharing.tell_failure`, a `PeerError` too: it is of another group, in which the loader reads.
+        Unlike `dcpack.loader.sharing.tell_failure`, a `PeerError` too: it is of a group in which the loader reads.
         """
         try:
             yield

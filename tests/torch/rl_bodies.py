@@ -46,7 +46,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
             "texts": gathered["texts"],
             "images": (np.asarray(gathered["images"].values).tolist(), gathered["images"].offsets.tolist()),
         }
-    half = dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))
+    half: Any = dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))
     mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=20.0).world()
     found["half"] = BatchedDataDict(r=[rank] * rank).all_gather(mine)["r"]
     bfloat = BatchedDataDict(x=torch.full((rank, 1), 0.5, dtype=torch.bfloat16)).all_gather(world)["x"]
@@ -115,8 +115,8 @@ def broadcast_batches(rank: int, size: int) -> list[Any]:
 
 def random_data(rank: int, size: int, tp_size: int, broadcast_within_tp: bool) -> dict[str, Any]:
     """The samples that this rank sees in two epochs, as numbers of the dataset, and what kind of loader it has."""
-    tp_groups = [dist.new_group(list(range(start, start + tp_size))) for start in range(0, size, tp_size)]
-    dp_groups = [dist.new_group(list(range(start, size, tp_size))) for start in range(tp_size)]
+    tp_groups: Any = [dist.new_group(list(range(start, start + tp_size))) for start in range(0, size, tp_size)]
+    dp_groups: Any = [dist.new_group(list(range(start, size, tp_size))) for start in range(tp_size)]
     parts = get_random_dataset_fsdp_tp(
         4,
         1000,
@@ -149,7 +149,7 @@ def random_varlen(rank: int, size: int) -> tuple[int, list[Any]]:
 
 
 def random_data_without_dp_group(rank: int, size: int) -> str:
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    pairs: Any = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     try:
         get_random_dataset_fsdp_tp(1, 10, 4, tp_group=pairs[rank // 2])
     except ValueError as error:
