@@ -188,7 +188,9 @@ def judge_growth(results: dict[Case, tuple[list[tuple[float, float]], int]]) -> 
 
 
 def describe_machine() -> str:
-    return f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}"
+    """Say what this runs on, and how busy it is: beside other work all times grow, CPU times too."""
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}"
+    return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} x {platform.machine()}, {versions}"
 
 
 if __name__ == "__main__":

@@ -83,7 +83,10 @@ def _masked(labels: npt.NDArray[Any], loss_mask: Any) -> npt.NDArray[np.int64]:
 
 
 def _unshift(labels: npt.NDArray[np.int64], lengths: Any, padded: Any) -> npt.NDArray[np.int64]:
-    """Return the labels, each one slot later, and -100 in the first slot of each sequence."""
+    """Return the labels, each one slot later.
+
+    The first slot of a sequence then has the label of a last token or of padding, both of which are -100.
+    """
     lasts = (padded[:-1] + lengths - 1)[lengths > 0]
     kept = np.flatnonzero(lengths > 0)
     if bad := np.flatnonzero(labels[lasts] != IGNORED_LABEL).tolist():
@@ -91,5 +94,4 @@ def _unshift(labels: npt.NDArray[np.int64], lengths: Any, padded: Any) -> npt.ND
         raise ArgumentError(f"labels at the last token of a sequence have no token that could hold them: {listed}")
     result = np.full(labels.size, IGNORED_LABEL, np.int64)
     result[1:] = labels[:-1]
-    result[padded[:-1][lengths > 0]] = IGNORED_LABEL
     return result
