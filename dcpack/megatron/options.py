@@ -98,7 +98,7 @@ class StepOptions:
     @property
     def is_static(self) -> bool:
         """Whether every micro-batch has the CP size of the mesh."""
-        return self.scheduler in _STATIC
+        return get_scheduler(self.scheduler).name in _STATIC
 
     @property
     def microbatch_multiple(self) -> int:

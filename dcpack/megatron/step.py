@@ -48,8 +48,10 @@ class StepTotals:
         global_valid_tokens: tokens that count in the loss, by which its sum is divided once.
 
     Example:
-        >>> StepTotals.__slots__[0]
-        'num_microbatches'
+        >>> counts = {"num_microbatches": 1, "num_sequences": 2, "num_empty": 0, "global_valid_tokens": 7}
+        >>> totals = StepTotals(**counts, num_tokens=9, num_padded_tokens=12, squared_length_sum=80)
+        >>> totals.num_padded_tokens - totals.num_tokens
+        3
     """
 
     num_microbatches: int
@@ -84,6 +86,14 @@ class _Own:
     rows: list[MicroBatch]
     totals: StepTotals
     plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """What a rank without data of its own was told."""
+
+    rows: list[MicroBatch]
+    totals: StepTotals
 
 
 def wrap_data_iterator(
@@ -151,14 +161,6 @@ def wrap_data_iterator(
         totals=totals,
         plan=found.plan if isinstance(found, _Own) else None,
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rows:
-    """What a rank without data of its own was told."""
-
-    rows: list[MicroBatch]
-    totals: StepTotals
 
 
 @contextlib.contextmanager

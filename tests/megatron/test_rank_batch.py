@@ -19,6 +19,7 @@ from dcpack.megatron import (
     pack_sequences,
     slice_for_cp_rank,
 )
+from dcpack.scheduling import InOrder
 
 jobs: Any = importlib.import_module("megatron_jobs")
 
@@ -192,4 +193,5 @@ def test_what_options_say() -> None:
     assert StepOptions(capacity=64, pp_size=4, vpp_size=2).microbatch_multiple == 4
     assert StepOptions(capacity=64, pp_size=4, vpp_size=2, microbatch_group_size=6).microbatch_multiple == 6
     assert StepOptions(capacity=64, scheduler="in_order").is_static
+    assert StepOptions(capacity=64, scheduler=InOrder()).is_static
     assert not StepOptions(capacity=64).is_static
