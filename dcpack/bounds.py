@@ -146,21 +146,22 @@ def step_bounds(
     if checked.size == 0:
         return {"work": 0.0, "longest": 0.0, "step_time": 0.0, "num_microbatches": 0.0}
     distinct, counts = np.unique(checked, return_counts=True)
-    times = np.full((len(cp_sizes), distinct.size), np.inf)
-    fewest_tokens = np.full(distinct.size, np.iinfo(np.int64).max)
-    for k, size in enumerate(cp_sizes):
-        padded = padded_lengths(distinct, size, padding)
-        inside = np.zeros(distinct.size, np.bool_)
-        alone = cost.bin_time(cost.columns(padded), np.full(distinct.size, size), inside)
-        fits = (distinct <= longest_fitting_length(capacity, size, padding)) | (k == len(cp_sizes) - 1)
-        times[k, fits] = alone[fits]
-        fewest_tokens = np.minimum(fewest_tokens, padded)
+    sizes = np.array(cp_sizes, np.int64)
+    fitting = longest_fitting_length(capacity, sizes, padding)
+    # No shorter sequence takes longer: at every size it is padded to no more, and it fits on no fewer sizes.
+    usable = sizes[(fitting >= distinct[-1]) | (np.arange(sizes.size) == sizes.size - 1)]
+    alone = cost.columns(padded_lengths(np.full_like(usable, distinct[-1]), usable, padding))
+    longest = float(cost.bin_time(alone, usable, np.zeros(usable.size, np.bool_)).min())
+    fewest_tokens = distinct if padding is None else padded_lengths(distinct, cp_sizes[0], padding)
+    for size in cp_sizes[1:] if padding is not None else ():
+        fewest_tokens = np.minimum(fewest_tokens, padded_lengths(distinct, size, padding))
     rows = row_capacity(capacity, padding)
-    oversized = distinct > int(longest_fitting_length(capacity, np.array(cp_sizes), padding).max())
-    fewest_tokens[oversized] = rows * cp_sizes[0]  # whatever its length, it takes one row on at least so many ranks
+    oversized = distinct > int(fitting.max())
+    fewest_tokens = np.where(
+        oversized, rows * cp_sizes[0], fewest_tokens
+    )  # whatever its length, it takes one row on at least so many ranks
     columns = cost.columns(distinct) * counts[:, np.newaxis]
     whole = cost.bin_time(columns.sum(axis=0, keepdims=True), np.ones(1, np.int64), np.zeros(1, np.bool_))
     work = float(whole[0]) / num_ranks
-    longest = float(times.min(axis=0).max())
     microbatches = float(-(-int((fewest_tokens * counts).sum()) // (rows * num_ranks)))
     return {"work": work, "longest": longest, "step_time": max(work, longest), "num_microbatches": microbatches}

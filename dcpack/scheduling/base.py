@@ -92,6 +92,10 @@ class Problem:
         sizes = np.array(self.cp_sizes, np.int64)[:, np.newaxis]
         return padded_lengths(self.lengths, sizes, self.padding)
 
+    def padded_to(self, lengths: Int64Array, cp_size: Int64Array | int) -> Int64Array:
+        """Return `lengths` (int64[n]) padded for CP sizes (int64[n], or one for all)."""
+        return lengths if self.padding is None else padded_lengths(lengths, cp_size, self.padding)
+
     @cached_property
     def limits(self) -> Int64Array:
         """int64[k]: padded tokens that a bin of each legal CP size holds."""

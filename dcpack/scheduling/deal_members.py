@@ -74,7 +74,7 @@ class _Clusters:
     Attributes:
         of_item: int64[p], cluster of each item.
         earliest, latest: int64[c], the micro-batches that each may be in.
-        work, members: float64[c], time times ranks of each, and its number of items.
+        work, members: [c], time times ranks of each, and its number of items.
     """
 
     def __init__(self, times: GroupTimes) -> None:
@@ -85,7 +85,7 @@ class _Clusters:
         self.count = int(self.of_item.max(initial=-1)) + 1
         work = times.alone(times.smallest, items) * times.sizes[times.smallest]
         self.work = np.bincount(self.of_item, weights=work, minlength=self.count)
-        self.members = np.bincount(self.of_item, minlength=self.count).astype(np.float64)
+        self.members = np.bincount(self.of_item, minlength=self.count)
         self.needs, self.room = self._needs(times, items)
         self.earliest = np.zeros(self.count, np.int64)
         self.latest = np.full(self.count, np.iinfo(np.int64).max - 1)
@@ -121,12 +121,12 @@ class _Clusters:
                 f"(micro-batches of in_order): {list_offenders(texts)}"
             )
 
-    def deal(self, count: int, weight: Float64Array) -> Int64Array | None:
+    def deal(self, count: int, weight: Float64Array | Int64Array) -> Int64Array | None:
         """Return int64[c], the micro-batch of each cluster, or None where some cluster finds no room.
 
         Args:
             count: micro-batches.
-            weight: float64[c], what is dealt evenly.
+            weight: [c], what is dealt evenly.
         """
         room = np.tile(self.room, (count, 1))
         load = np.zeros(count)

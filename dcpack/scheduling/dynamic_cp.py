@@ -34,6 +34,7 @@ _FEW_SIZES = 16
 _LARGE = 1 << 26  # sequences times ranks from which the rule of `packing_aware` takes too long
 _NEAR = 1.01
 _GOOD = 1.02
+_LITTLE_CP = 0.02  # added price of the mean CP over that of the rule: 1.4 times its mean CP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ class DynamicCP:
             finished = _finish(times, deal)
             if finished is not None:
                 choice.offer(finished)
-            if choice.time <= _NEAR * times.even_time and effort.deals <= _EFFORTS["balanced"].deals:
+            if choice.is_good and not effort.exact:
                 break
         if not choice.best and failure is None and not problem.is_restricted:
             choice.offer_rule()
@@ -116,7 +117,7 @@ class DynamicCP:
                 raise _infeasible(problem, "no plan exists")
         if not choice.best:
             _search(choice)
-        if effort.moves:
+        if effort.moves and (effort.exact or choice.time > _NEAR * times.even_time):
             choice.offer(improve_by_moves(times, choice.best, effort.moves))
         return choice.best
 
@@ -159,6 +160,15 @@ class _Choice:
         self.times = times
         self.best: list[MicroBatch] = []
         self.time = self.score = self.limit = np.inf
+        self.rule_price = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the best plan is as near the bound as is worth the search, for no more CP than is sensible."""
+        even = self.times.even_time
+        if not self.best or self.time > _GOOD * even:
+            return False
+        return self.time <= _NEAR * even or self.score <= self.time * (self.rule_price + _LITTLE_CP)
 
     def offer_rule(self) -> InfeasibleError | None:
         """Take what the rule of `packing_aware` gives; nothing slower than the fastest of that is ever taken."""
@@ -169,6 +179,7 @@ class _Choice:
         self.limit = min(time for time, _ in timed)
         for time, ordered in timed:
             self._take(time, ordered)
+        self.rule_price = self.score / self.time if self.time else 1.0
         return None
 
     def offer(self, candidate: list[MicroBatch]) -> None:

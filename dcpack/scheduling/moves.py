@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from dcpack._checks import BoolArray, Float64Array, Int64Array
-from dcpack.padding import padded_lengths
 from dcpack.scheduling.base import Group, MicroBatch
 from dcpack.scheduling.timing import GroupTimes
 
 __all__ = ["improve_by_moves"]
 
 _GAIN = 1e-4  # of the slowest group's time: less is not worth a move
-_MOST_SWAPS = 1 << 16  # pairs that are looked at for one group
+_MOST_SWAPS = 1 << 13  # pairs that are looked at for one group
 
 
 def improve_by_moves(times: GroupTimes, microbatches: list[MicroBatch], most: int) -> list[MicroBatch]:
@@ -68,16 +67,27 @@ class _Table:
         amounts = np.zeros((0, problem.lengths.size), np.int64) if problem.amounts is None else problem.amounts
         self.amounts = amounts
         self.held = np.zeros((len(amounts), len(flat)), np.int64)
-        for g in range(len(flat)):
-            self._renew(g)
+        self._fill()
         # Oversized items stay alone, dummies stay empty.
         self.closed = np.array([not items or bool(problem.oversized[items].any()) for items in self.items])
         one_meeting = problem.sync == "step"
         self.meeting = np.zeros_like(self.microbatch) if one_meeting else self.microbatch
         self.finish = self._finish()
 
+    def _fill(self) -> None:
+        """Work out the sums of all groups."""
+        real = np.array([g for g, items in enumerate(self.items) if items], np.int64)
+        counts = np.array([len(self.items[g]) for g in real.tolist()], np.int64)
+        members = np.array([item for items in self.items for item in items], np.int64)
+        starts = np.cumsum(counts) - counts
+        padded = self.problem.padded_to(self.problem.lengths[members], np.repeat(self.sizes[real], counts))
+        self.sums[real] = np.add.reduceat(self.problem.cost.columns(padded), starts, axis=0)
+        self.tokens[real] = np.add.reduceat(padded, starts)
+        self.taken[real] = self._time(self.sums[real], real)
+        self.held[:, real] = np.add.reduceat(self.amounts[:, members], starts, axis=1)
+
     def _columns_of(self, lengths: Int64Array, sizes: Int64Array) -> Float64Array:
-        return self.times.problem.cost.columns(padded_lengths(lengths, sizes, self.problem.padding))
+        return self.times.problem.cost.columns(self.problem.padded_to(lengths, sizes))
 
     def _renew(self, g: int) -> None:
         """Work out the sums of a group from its items."""
@@ -86,7 +96,7 @@ class _Table:
             return
         lengths = self.problem.lengths[items]
         self.sums[g] = self._columns_of(lengths, self.sizes[g]).sum(axis=0)
-        self.tokens[g] = padded_lengths(lengths, self.sizes[g], self.problem.padding).sum()
+        self.tokens[g] = self.problem.padded_to(lengths, self.sizes[g]).sum()
         self.taken[g] = self._time(self.sums[g : g + 1], np.array([g]))[0]
         self.held[:, g] = self.amounts[:, items].sum(axis=1)
 
@@ -188,11 +198,11 @@ class _Table:
             return None
         lengths = self.problem.lengths
         at_g, at_h = np.full(h.size, self.sizes[g]), self.sizes[h]
-        into_h = padded_lengths(lengths[item], at_h, self.problem.padding)
-        out_of_g = padded_lengths(lengths[item], at_g, self.problem.padding)
+        into_h = self.problem.padded_to(lengths[item], at_h)
+        out_of_g = self.problem.padded_to(lengths[item], at_g)
         given = lengths[back] * (back >= 0)
-        into_g = padded_lengths(given, at_g, self.problem.padding)
-        out_of_h = padded_lengths(given, at_h, self.problem.padding)
+        into_g = self.problem.padded_to(given, at_g)
+        out_of_h = self.problem.padded_to(given, at_h)
         fits = self.tokens[h] + into_h - out_of_h <= self.limit[h]
         fits &= self.tokens[g] - out_of_g + into_g <= self.limit[g]
         fits &= self._within_budgets(g, item, h, back)

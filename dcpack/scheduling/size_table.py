@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array
-from dcpack.padding import padded_lengths
 from dcpack.scheduling.timing import GroupTimes
 
 __all__ = ["SizeTable"]
@@ -51,9 +50,11 @@ class SizeTable:
         members = items[np.repeat(starts[rows] - inside, counts[rows]) + np.arange(int(counts[rows].sum()))]
         lengths = problem.lengths[members]
         tokens = np.zeros((rows.size, grid.size), np.int64)
+        padded = problem.padded_to(lengths, int(times.sizes[grid[0]]))
+        sums, needed = np.add.reduceat(problem.cost.columns(padded), inside, axis=0), np.add.reduceat(padded, inside)
         for k, g in enumerate(grid.tolist()):
-            if k == 0 or problem.padding is not None:
-                padded = padded_lengths(lengths, times.sizes[g], problem.padding)
+            if k and problem.padding is not None:
+                padded = problem.padded_to(lengths, int(times.sizes[g]))
                 sums = np.add.reduceat(problem.cost.columns(padded), inside, axis=0)
                 needed = np.add.reduceat(padded, inside)
             tokens[:, k] = needed

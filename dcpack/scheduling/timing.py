@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array
-from dcpack.padding import longest_fitting_length, padded_lengths
+from dcpack.padding import longest_fitting_length
 from dcpack.scheduling.base import Group, MicroBatch, Problem
 from dcpack.topology import crosses_node, place_blocks
 
@@ -51,7 +51,7 @@ class GroupTimes:
 
     def padded(self, size_index: Int64Array, items: Int64Array) -> Int64Array:
         """Return int64[n]: padded length of each item at its size."""
-        return padded_lengths(self.problem.lengths[items], self.sizes[size_index], self.problem.padding)
+        return self.problem.padded_to(self.problem.lengths[items], self.sizes[size_index])
 
     def alone(self, size_index: Int64Array, items: Int64Array) -> Float64Array:
         """Return float64[n]: time of each item alone on a group of its size."""
