@@ -43,6 +43,7 @@ class _OpenMicroBatch:
     def __init__(self, problem: Problem, waiting: Int64Array) -> None:
         self.problem = problem
         self.waiting = waiting
+        self.negated_lengths = -problem.lengths[waiting]  # ascending
         self.sizes = np.array(problem.cp_sizes, np.int64)
         self.padded = problem.padded[:, waiting]
         self.work = np.square(self.padded.astype(np.float64)) / self.sizes[:, np.newaxis]
@@ -135,5 +136,4 @@ class _OpenMicroBatch:
         affordable = np.minimum(self.problem.limits, np.sqrt(self.cap * self.sizes))
         openable = affordable[self.sizes <= self.free]
         longest = max(float(joinable.max()), float(openable.max(initial=0))) + 1
-        lengths = self.problem.lengths[self.waiting]
-        return max(at + 1, int(np.searchsorted(-lengths, -longest)))
+        return max(at + 1, int(np.searchsorted(self.negated_lengths, -longest)))
