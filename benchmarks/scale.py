@@ -46,8 +46,6 @@ def main() -> None:
         )
         above = plan.simulate(COST) / plan.bounds["step_time"] - 1
         print(f"{name:15} {seconds:7.2f} s CPU, {plan.num_microbatches} micro-batches, {above:.1%} above the bound")
-    digest_seconds, _ = timed(plan.digest)
-    print(f"{'digest':15} {digest_seconds:7.2f} s CPU")
 
 
 if __name__ == "__main__":

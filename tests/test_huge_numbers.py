@@ -14,13 +14,14 @@ from dcpack.cost import get_cost
 from dcpack.errors import ArgumentError, DcpackError
 from dcpack.layout import cu_seqlens_from_lengths
 from dcpack.metrics import plan_metrics
+from dcpack.packing import PACKERS
 from dcpack.report import summarise_lengths
 from dcpack.scheduling import SCHEDULERS
 
 BIG = 2**31 + 7
 
 
-@pytest.mark.parametrize("method", [*dcpack.packing.PACKERS, "concat_then_split"])
+@pytest.mark.parametrize("method", [*PACKERS, "concat_then_split"])
 def test_token_counts_beyond_int32(method: str) -> None:
     # Each bin stays below 2**31 tokens; all together are far beyond.
     lengths = [2**30, 2**30 - 1, 2**29, 2**29, 2**30] * 3
