@@ -22,7 +22,7 @@ from dcpack.scheduling.options import option_faults
 from dcpack.scheduling.search import search_any_plan, why_impossible
 from dcpack.scheduling.speeds import deal_speeds
 from dcpack.scheduling.target_time import at_target, best_target, level
-from dcpack.scheduling.timing import GroupTimes
+from dcpack.scheduling.timing import GroupTimes, mean_cp
 from dcpack.scheduling.token_bins import pack_tokens, slice_ranks
 
 __all__ = ["DynamicCP"]
@@ -34,6 +34,7 @@ _FEW_SIZES = 16
 _LARGE = 1 << 26  # sequences times ranks from which the rule of `packing_aware` takes too long
 _NEAR = 1.01
 _GOOD = 1.02
+_USUAL_CP = 1.45  # times the mean CP of the rule
 _LITTLE_CP = 0.02  # added price of the mean CP over that of the rule: 1.4 times its mean CP
 
 
@@ -177,6 +178,7 @@ class _Choice:
         except InfeasibleError as error:
             return error
         self.limit = min(time for time, _ in timed)
+        self.times.usual_mean_cp = _USUAL_CP * mean_cp(self.times.problem, timed[0][1])
         for time, ordered in timed:
             self._take(time, ordered)
         self.rule_price = self.score / self.time if self.time else 1.0

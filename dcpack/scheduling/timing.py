@@ -16,11 +16,12 @@ from dcpack.padding import longest_fitting_length
 from dcpack.scheduling.base import Group, MicroBatch, Problem
 from dcpack.topology import crosses_node, place_blocks
 
-__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "as_groups"]
+__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "as_groups", "mean_cp"]
 
 _BITS = 40
 PRICE_OF_DOUBLING = 0.04
 """What each doubling of the mean CP must gain: a cost model knows little of kernels that run short."""
+_PRICE_BEYOND = 0.2  # what each doubling beyond the usual mean CP must gain on top of that
 
 
 class GroupTimes:
@@ -32,10 +33,12 @@ class GroupTimes:
         smallest: int64[p], index of the smallest size that holds each item.
         work: time of all items, each alone at its smallest size, times the ranks of that.
         even_time: that work shared out evenly.
+        usual_mean_cp: a mean CP beyond which more of it must gain far more.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.usual_mean_cp = math.inf
         self.sizes = np.array(problem.cp_sizes, np.int64)
         node_size = problem.cost.node_size
         # Where a group will sit is not known yet; aligned blocks up to the size of a node do not cross one.
@@ -97,9 +100,11 @@ class GroupTimes:
         items = np.array([item for _, members in sized for item in members], np.int64)
         ranks = np.repeat([size for size, _ in sized], [len(members) for _, members in sized])
         lengths = self.problem.lengths[items]
-        fraction, exponent = math.frexp(int((lengths * ranks).sum()) / int(lengths.sum()))
-        # frexp gives a logarithm that is linear between powers of two, and the same on every machine.
-        return float(np.rint(time * (1 + PRICE_OF_DOUBLING * (exponent + 2 * fraction - 2))))
+        mean = int((lengths * ranks).sum()) / int(lengths.sum())
+        price = PRICE_OF_DOUBLING * _doublings(mean)
+        if mean > self.usual_mean_cp:
+            price += _PRICE_BEYOND * (_doublings(mean) - _doublings(self.usual_mean_cp))
+        return float(np.rint(time * (1 + price)))
 
     def fit(self, groups: MicroBatch) -> bool:
         """Tell whether groups, none of them empty, are within the ranks and the capacity (oversized items alone)."""
@@ -146,6 +151,18 @@ class GroupTimes:
             for group, time, rank in zip(groups, times.tolist(), first.tolist(), strict=True):
                 total[rank : rank + group.cp_size] += time
         return slowest if self.problem.sync == "microbatch" else float(total.max(initial=0.0))
+
+
+def mean_cp(problem: Problem, microbatches: list[MicroBatch]) -> float:
+    """Return the CP size that a token of micro-batches, at least one item in them, meets on average."""
+    sized = [(group.cp_size, int(problem.lengths[group.items].sum())) for groups in microbatches for group in groups]
+    return sum(size * tokens for size, tokens in sized) / sum(tokens for _, tokens in sized)
+
+
+def _doublings(mean: float) -> float:
+    """Return about the logarithm of `mean` to base 2: linear between powers of two, the same on every machine."""
+    fraction, exponent = math.frexp(mean)
+    return exponent + 2 * fraction - 2
 
 
 def as_groups(times: GroupTimes, size_index: Int64Array, items: list[list[int]]) -> MicroBatch:
