@@ -19,7 +19,7 @@ from dcpack.loader.online import describe_sample
 from dcpack.loader.payloads import exchange_payloads
 from dcpack.loader.planning import WindowPlanner
 from dcpack.loader.sharing import tell_failure
-from dcpack.loader.step_table import LocalSample, gather_table
+from dcpack.loader.step_table import LocalSample, gather_table, require_same_place
 from dcpack.loader.types import SampleKey, SampleMetadata
 
 __all__ = ["ExternalSteps", "balance_groups"]
@@ -115,13 +115,14 @@ class ExternalSteps:
             payloads, samples = self._describe(rows or [])
             state = self.source_state()
         num_valid = sum(sample.num_valid for sample in samples)
-        heard = self._communicator.all_gather(np.array([rows is not None, len(samples), num_valid], np.int64))
+        heard = self._communicator.all_gather(np.array([rows is not None, num_valid, epoch, step], np.int64))
+        require_same_place([(int(part[2]), int(part[3])) for part in heard], self._communicator.ranks)
         has_step = [bool(part[0]) for part in heard]
         if not all(has_step):
             self._count_dropped(has_step, len(samples))
             return None
         with self._communicator.guard():
-            return self._make_step(payloads, samples, epoch, step, sum(int(part[2]) for part in heard), state)
+            return self._make_step(payloads, samples, epoch, step, sum(int(part[1]) for part in heard), state)
 
     def _make_step(
         self,
@@ -135,6 +136,7 @@ class ExternalSteps:
         table = gather_table(
             self._group,
             samples,
+            at=(epoch, step),
             num_rounds=self._rows_per_step,
             constraints=self._planner.constraints,
             with_metadata=self._needs_metadata,

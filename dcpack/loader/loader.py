@@ -124,6 +124,11 @@ class DistributedDataLoader:
             if batch is None:
                 self._has_ended = True
                 raise StopIteration
+            if (batch.epoch, batch.step) != (self._epoch, self._step):
+                raise ArgumentError(
+                    f"this rank is at epoch {self._epoch}, step {self._step}, but was sent a batch of epoch "
+                    f"{batch.epoch}, step {batch.step}: all ranks must go on from the same step"
+                )
             if batch.is_last:
                 self._complete_step()
             if self._device is None:

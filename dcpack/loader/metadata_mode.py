@@ -112,7 +112,7 @@ class MetadataSteps(SamplerSteps):
             rounds = self._rounds.next_step()
             samples = self._describe(rounds)
             state = self._rounds.state()
-        parts = all_gather_trees(self._communicator, self._description(samples, len(rounds)))
+        parts = all_gather_trees(self._communicator, self._description(samples, (epoch, step), len(rounds)))
         table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
         if table is None:
             return None
@@ -155,7 +155,7 @@ class MetadataSteps(SamplerSteps):
         ]
         planned = []
         while rounds := [member.next_step() for member in members]:
-            parts = [self._description(self._describe(given), len(given)) for given in rounds]
+            parts = [self._description(self._describe(given), (0, 0), len(given)) for given in rounds]
             table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
             if table is None:
                 break
@@ -178,9 +178,10 @@ class MetadataSteps(SamplerSteps):
             raise ArgumentError(f"indices must be below {len(self._metadata)} samples, got {index}")
         return self._metadata[index]
 
-    def _description(self, samples: Sequence[LocalSample], num_rounds: int) -> dict[str, Any]:
+    def _description(self, samples: Sequence[LocalSample], at: tuple[int, int], num_rounds: int) -> dict[str, Any]:
         return describe(
             samples,
+            at=at,
             num_rounds=num_rounds,
             constraints=self._planner.constraints,
             with_metadata=self._needs_metadata,

@@ -94,6 +94,7 @@ class OnlineSteps(SamplerSteps):
         table = gather_table(
             self._communicator,
             samples,
+            at=(epoch, step),
             num_rounds=len(rounds),
             constraints=self._planner.constraints,
             with_metadata=self._needs_metadata,

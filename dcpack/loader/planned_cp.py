@@ -25,6 +25,7 @@ from dcpack.loader.batches import LoaderBatch, Step, call_user
 from dcpack.loader.reading import SampleReader
 from dcpack.loader.rounds import SamplerRounds, SamplerSteps
 from dcpack.loader.sharing import Planned, share_plans, tell_failure
+from dcpack.loader.step_table import require_same_place
 from dcpack.loader.types import SampleMetadata
 from dcpack.padding import PaddingRule
 from dcpack.plans import SYNC_MODES, Plan
@@ -188,7 +189,10 @@ class PlannedCPSteps(SamplerSteps):
             samples = self._reader.read(indices)
             self._check_metadata(samples)
             state = self._rounds.state()
-        heard = all_gather_trees(communicator, {"num_rounds": len(rounds), "ids": np.array(indices, np.int64)})
+        heard = all_gather_trees(
+            communicator, {"at": [epoch, step], "num_rounds": len(rounds), "ids": np.array(indices, np.int64)}
+        )
+        require_same_place([tuple(part["at"]) for part in heard], communicator.ranks)
         _require_same_rounds(communicator, [part["num_rounds"] for part in heard])
         if not rounds:
             return None

@@ -20,7 +20,7 @@ from dcpack.loader.costs import CostRule, RowCosts
 from dcpack.loader.types import PackingConstraints, SampleKey, SampleMetadata, WorkloadCost
 from dcpack.loader.windows import Window
 
-__all__ = ["LocalSample", "StepTable", "describe", "gather_table", "merge_table"]
+__all__ = ["LocalSample", "StepTable", "describe", "gather_table", "merge_table", "require_same_place"]
 
 _COLUMNS: tuple[str, ...] = ("position", "part", "dataset_index", "tokens", "num_valid", "num_bytes", "round", "row")
 
@@ -138,6 +138,7 @@ def gather_table(
     communicator: Communicator,
     samples: Sequence[LocalSample],
     *,
+    at: tuple[int, int],
     num_rounds: int,
     constraints: PackingConstraints,
     with_metadata: bool,
@@ -147,6 +148,7 @@ def gather_table(
     Args:
         communicator: of the constructors.
         samples: this member's.
+        at: epoch and step that this member is at.
         num_rounds: micro-batches that this member read; 0 at the end.
         constraints: which budgets there are.
         with_metadata: whether the whole metadata travels.
@@ -155,10 +157,11 @@ def gather_table(
         The table, or None where all members are at the end.
 
     Raises:
-        ArgumentError: members read another number of rounds, or only some samples have costs; on all members.
+        ArgumentError: members are at different steps, read another number of rounds, or only some samples have costs;
+            on all members.
         InfeasibleError: samples that fit in no row; on all members.
     """
-    described = describe(samples, num_rounds=num_rounds, constraints=constraints, with_metadata=with_metadata)
+    described = describe(samples, at=at, num_rounds=num_rounds, constraints=constraints, with_metadata=with_metadata)
     return merge_table(all_gather_trees(communicator, described), communicator.ranks, constraints)
 
 
@@ -166,6 +169,7 @@ def merge_table(
     parts: Sequence[Mapping[str, Any]], ranks: Sequence[int], constraints: PackingConstraints
 ) -> StepTable | None:
     """Return the table of what all members described (`describe`), by member; errors as in `gather_table`. Pure."""
+    require_same_place([tuple(part["at"]) for part in parts], ranks)
     rounds = [part["num_rounds"] for part in parts]
     if len(set(rounds)) > 1:
         listed = [f"rank {rank} read {n}" for rank, n in zip(ranks, rounds, strict=True)]
@@ -179,8 +183,24 @@ def merge_table(
     return _merge(parts, constraints)
 
 
+def require_same_place(places: Sequence[tuple[int, int]], ranks: Sequence[int]) -> None:
+    """Refuse ranks that are at different steps, as where they were given states of different steps.
+
+    Raises:
+        ArgumentError: names where each rank is.
+    """
+    if len(set(places)) > 1:
+        listed = [f"rank {rank} at epoch {e}, step {s}" for rank, (e, s) in zip(ranks, places, strict=True)]
+        raise ArgumentError(f"all ranks must go on from the same step: {list_offenders(listed)}")
+
+
 def describe(
-    samples: Sequence[LocalSample], *, num_rounds: int, constraints: PackingConstraints, with_metadata: bool
+    samples: Sequence[LocalSample],
+    *,
+    at: tuple[int, int],
+    num_rounds: int,
+    constraints: PackingConstraints,
+    with_metadata: bool,
 ) -> dict[str, Any]:
     """Return one member's part of the table as a tree; arguments as in `gather_table`."""
     keys = [sample.metadata.key or SampleKey(position=0) for sample in samples]
@@ -190,6 +210,7 @@ def describe(
     ]
     none = WorkloadCost().parts()
     return {
+        "at": list(at),
         "num_rounds": num_rounds,
         "columns": np.array(table, np.int64).reshape(len(samples), len(_COLUMNS)),
         "costs": np.array([none if s.cost is None else s.cost.parts() for s in samples]).reshape(-1, len(none)),

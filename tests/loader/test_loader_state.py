@@ -353,6 +353,44 @@ def make_alone() -> DistributedDataLoader:
     )
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_that_go_on_from_different_steps_are_refused(mode: str) -> None:
+    def body(communicator: Communicator) -> None:
+        loader = make(communicator, mode)
+        for _ in iter(lambda: next(loader).is_last, True):
+            pass
+        again = make(communicator, mode)
+        if communicator.rank:
+            again.load_state_dict(loader.state_dict())
+        next(again)
+
+    with pytest.raises(
+        ArgumentError, match="all ranks must go on from the same step: rank 0 at epoch 0, step 0, rank 1"
+    ):
+        raise_cause(body)
+
+
+def test_a_rank_that_receives_must_be_at_the_same_step() -> None:
+    def body(communicator: Communicator) -> None:
+        loader = make(communicator, "online", topology=mesh(dp=1, tp=2))
+        for _ in iter(lambda: next(loader).is_last, True):
+            pass
+        again = make(communicator, "online", topology=mesh(dp=1, tp=2))
+        if communicator.rank == 0:
+            again.load_state_dict(loader.state_dict())
+        next(again)
+
+    with pytest.raises(ArgumentError, match="this rank is at epoch 0, step 0, but was sent a batch of epoch 0, step 1"):
+        raise_cause(body)
+
+
+def raise_cause(body: Callable[[Communicator], Any]) -> None:
+    with pytest.raises(dcpack.PeerError) as caught:
+        on_ranks(2, body)
+    assert caught.value.__cause__ is not None
+    raise caught.value.__cause__
+
+
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
