@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from dcpack_torch.backend import TorchGlooBackend
@@ -20,11 +22,11 @@ import dcpack
 from dcpack import DistributedDataLoader, SampleMetadata, Topology, build_distributed_dataloader
 from dcpack.comm import Communicator
 
-_HELPERS = str(Path(__file__).parents[1] / "loader")
-if _HELPERS not in sys.path:
-    sys.path.insert(0, _HELPERS)
+_ROOT = str(Path(__file__).parents[2])
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
 
-import loader_helpers  # noqa: E402 - found through the lines above
+from tests.loader import loader_helpers  # noqa: E402 - found through the lines above
 
 BACKEND = {"name": "torch-gloo", "deadline_s": 30.0}
 MODES: dict[str, dict[str, Any]] = {
@@ -81,17 +83,15 @@ def modes_on_a_mesh(rank: int, size: int, axes: dict[str, int]) -> dict[str, Any
         for axis, length in axes.items():
             builders *= length if axis == "dp" or (axis == "cp" and mode == "planned_cp") else 1
         data = loader_helpers.Numbered()
-        moved = Communicator.all_to_all
-        if mode == "metadata":
-            Communicator.all_to_all = _forbidden  # type: ignore[method-assign]
-        try:
-            with build_distributed_dataloader(
+        moves = mock.patch.object(Communicator, "all_to_all", _forbidden)
+        with (
+            moves if mode == "metadata" else contextlib.nullcontext(),
+            build_distributed_dataloader(
                 data, mesh, settings(mode, 4 // builders), batch_sampler=loader_helpers.sampler(), **arguments
-            ) as loader:
-                batches = [facts(batch) for batch in loader]
-                found[mode] = (batches, dict(data.reads), loader.state_dict(), loader.num_dropped)
-        finally:
-            Communicator.all_to_all = moved  # type: ignore[method-assign]
+            ) as loader,
+        ):
+            batches = [facts(batch) for batch in loader]
+            found[mode] = (batches, dict(data.reads), loader.state_dict(), loader.num_dropped)
     return found
 
 
@@ -116,7 +116,7 @@ def level_costs(rank: int, size: int) -> list[int]:
 def build_steps(mode: str, num_ranks: int) -> DistributedDataLoader:
     """A loader of 12 steps, on any number of ranks that divides a global batch."""
     lengths = np.random.default_rng(3).integers(1, 40, STEPS_SAMPLES)
-    arguments = {"metadata": lengths} if mode == "metadata" else MODES[mode]
+    arguments: dict[str, Any] = {"metadata": lengths} if mode == "metadata" else MODES[mode]
     return build_distributed_dataloader(
         loader_helpers.Numbered(lengths),
         Topology.of_domain(num_ranks),
@@ -268,7 +268,7 @@ def dataset_fails(rank: int, size: int) -> str:
     return ""
 
 
-def workers_and_tensors(rank: int, size: int) -> tuple[list[int], str]:
+def workers_and_tensors(rank: int, size: int) -> tuple[list[int], list[str]]:
     """Samples that are tensors, read by worker processes, moved between ranks, and put on a device."""
     import multiprocessing
 
@@ -297,10 +297,11 @@ def workers_and_tensors(rank: int, size: int) -> tuple[list[int], str]:
         },
         device="cpu",
     )
-    found: list[int] = []
+    found, kinds = [], set[str]()
     for batch in loader:
+        kinds.add(type(batch.data["n"]).__name__)
         assert batch.data["n"].dtype == torch.bfloat16
         assert isinstance(batch.data["lengths"], torch.Tensor)
         assert len(batch.data["n"]) == sum(i + 1 for i in batch.sample_ids.tolist())
         found += batch.sample_ids.tolist()
-    return found, type(batch.data["n"]).__name__
+    return found, sorted(kinds)
