@@ -11,13 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 import shared_bodies
+from dcpack_jax.arrays import global_batches
 from dcpack_jax.backend import JaxBackend
 from dcpack_jax.mesh import topology_of_mesh
 from dcpack_jax.wire import PREFIX
 
 import dcpack
 from dcpack.comm import Communicator
-from dcpack.errors import PeerError
+from dcpack.errors import ArgumentError, PeerError
+from dcpack.exchange import StaticShapes, exchange_samples, gather_samples
 
 JAX_DTYPES = ("bool", "uint8", "int8", "int16", "uint32", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64")
 
@@ -245,3 +247,84 @@ def mesh_groups(rank: int, size: int) -> dict[str, Any]:
 def run_alone() -> tuple[str, tuple[int, ...]]:
     world = dcpack.get_backend("jax").world()
     return type(world).__name__, world.ranks
+
+
+# Global arrays.
+
+
+def planned_step(backend: Any, seed: int, scheduler: str, shapes: StaticShapes | None) -> tuple[Any, dict[int, Any]]:
+    """Plan a step of random documents for all devices and exchange it; return the plan and the batches."""
+    world, topology = backend.world(), backend.topology()
+    generator = np.random.default_rng(seed)
+    lengths = np.minimum(5 + (generator.pareto(1.0, 24) * 20).astype(int), 60 * topology.num_ranks)
+    samples = [{"input_ids": np.arange(length, dtype=np.int32) + 100 * n} for n, length in enumerate(lengths)]
+    gathered = gather_samples(world, samples[world.rank :: world.size])
+    plan = dcpack.plan(
+        gathered.table.lengths,
+        num_ranks=topology.num_ranks,
+        capacity=64,
+        scheduler=scheduler,
+        cost=dcpack.QuadraticCost() if scheduler != "uniform_cp" else dcpack.RingCost(),
+        padding=dcpack.PaddingRule(),
+        max_sequences=None if shapes is None else shapes.max_sequences,
+        on_empty="dummy",
+    )
+    return plan, exchange_samples(world, gathered, plan, topology=topology, static_shapes=shapes)
+
+
+def place_step(rank: int, size: int) -> tuple[list[int], int, list[str]]:
+    """Compare every shard of the global arrays with the batch of its rank; return CP sizes and how many were."""
+    backend = JaxBackend(deadline_s=60.0)
+    backend.world()
+    shapes = StaticShapes(max_sequences=16)
+    plan, batches = planned_step(backend, 3, "uniform_cp", shapes)
+    found = global_batches(plan, batches, jax.devices(), shapes=shapes)
+    num_compared = 0
+    for number, placed in enumerate(found):
+        num_groups = len(jax.devices()) // placed.cp_size
+        assert placed.mesh.shape == {"data": num_groups, "context": placed.cp_size}
+        for name, array in placed.arrays.items():
+            assert array.shape == (num_groups, 64 * placed.cp_size)
+            for shard in array.addressable_shards:
+                mine = batches[jax.devices().index(shard.device)][number]
+                expected = mine.slots if name == "slots" else mine.tokens[name]
+                assert np.array_equal(np.asarray(shard.data), expected[None]), name
+                group = mine.cp_ranks[0] // placed.cp_size
+                assert shard.index[0].indices(num_groups)[0] == group
+                num_compared += 1
+    texts = []
+    mixed = planned_step(backend, 1, "packing_aware", shapes)
+    for wrong_plan, wrong_batches, devices, wrong_shapes in (
+        (*mixed, jax.devices(), shapes),
+        (plan, batches, jax.devices()[1:], shapes),
+        (plan, batches, jax.devices(), StaticShapes(max_sequences=16, row_lengths=(32, 65))),
+        (plan, {}, jax.devices(), shapes),
+    ):
+        try:
+            global_batches(wrong_plan, wrong_batches, devices, shapes=wrong_shapes)
+        except ArgumentError as error:
+            texts.append(str(error))
+    return [placed.cp_size for placed in found], num_compared, texts
+
+
+def compile_steps(rank: int, size: int, num_steps: int) -> tuple[int, list[Any], int]:
+    """Run a jitted step on every micro-batch; return how often it was compiled, the shapes, and the bound."""
+    backend = JaxBackend(deadline_s=60.0)
+    shapes = StaticShapes(max_sequences=16, row_lengths=(32, 64))
+    seen: set[Any] = set()
+    cp_sizes: set[int] = set()
+
+    def count(arrays: dict[str, jax.Array]) -> jax.Array:
+        return (arrays["targets_segmentation"] != 0).sum()
+
+    count_targets: Any = jax.jit(count)
+
+    for step in range(num_steps):
+        plan, batches = planned_step(backend, step, "uniform_cp", shapes)
+        cp_sizes |= set(plan.cp_sizes)
+        total = 0
+        for placed in global_batches(plan, batches, jax.devices(), shapes=shapes, names="maxtext"):
+            total += int(count_targets(placed.arrays))
+            seen.add((placed.cp_size, placed.arrays["inputs"].shape[1] // placed.cp_size))
+        assert total == plan.lengths.sum() - len(plan.lengths), "each document but its last token has a target"
+    return count_targets._cache_size(), sorted(seen), shapes.num_shapes(sorted(cp_sizes))
