@@ -89,3 +89,12 @@ def test_empty_groups_are_left_out() -> None:
     times = GroupTimes(problem([80, 60, 20], 8))
     groups = as_groups(times, array(1, 0, 2), [[0], [], [1, 2]])
     assert [(group.cp_size, group.items) for group in groups] == [(2, [0]), (4, [1, 2])]
+
+
+def test_much_cp_must_gain_more() -> None:
+    times = GroupTimes(problem([80, 60, 20], 8))
+    groups = [Group(4, [0, 1, 2])]
+    assert times.score(1e6, groups) == pytest.approx(1.08e6)  # two doublings of 4%
+    times.usual_mean_cp = 2.0
+    assert times.score(1e6, groups) == pytest.approx(1.28e6)  # one of them beyond the usual: 20% on top
+    assert times.score(1e6, [Group(2, [0, 1, 2])]) == pytest.approx(1.04e6)
