@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dcpack.testing import COMMUNICATOR_CHECKS
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "check_torch_devices.py"
+SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "check_devices.py"
 ARGUMENTS = ["--backend", "torch-gloo", "--mib", "1"]
 BROKEN = f"""
 import sys
@@ -36,6 +36,14 @@ def test_all_right() -> None:
     assert head == f"torch-gloo, 2 ranks, cpu, {len(COMMUNICATOR_CHECKS) + 1} checks on each rank"
     assert timing.startswith("all-to-all of 1 MiB a rank: ")
     assert verdict == "ALL RIGHT"
+
+
+def test_all_right_with_jax() -> None:
+    done = launch(str(SCRIPT), "--backend", "jax", "--platform", "cpu", "--mib", "1")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "Gloo" not in line]
+    assert lines[0].startswith(f"jax, 2 ranks, cpu:0, {len(COMMUNICATOR_CHECKS) + 1} checks on each rank")
+    assert lines[-1] == "ALL RIGHT"
 
 
 def test_a_fault_of_one_rank_is_told() -> None:

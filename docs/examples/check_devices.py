@@ -1,10 +1,15 @@
-"""Checks a torch back end on the devices of this machine, in some minutes: what dcpack's own tests could not run.
+"""Checks a back end on the devices of this machine, in some minutes: what dcpack's own tests could not run.
 
-    torchrun --standalone --nproc-per-node 2 docs/examples/check_torch_devices.py --backend torch-nccl
+    torchrun --standalone --nproc-per-node 2 docs/examples/check_devices.py --backend torch-nccl
 
-Every rank runs the whole contract of communicators, sends tensors that lie on its device, and times one all-to-all. It
-exits with 1, and says what failed on which rank, if anything is not as it must be. ``--backend torch-hccl`` for NPUs,
-``torch-gloo`` to see it work without any. Needs ``pip install 'dcpack[torch]' ml_dtypes``.
+Every rank runs the whole contract of communicators, sends tensors or JAX arrays that lie on its device, and times one
+all-to-all. It exits with 1, and says what failed on which rank, if anything is not as it must be. ``--backend
+torch-hccl`` for NPUs, ``torch-gloo`` to see it work without any. Needs ``pip install 'dcpack[torch]' ml_dtypes``.
+
+    python docs/examples/check_devices.py --backend jax --platform tpu
+
+on every host of a TPU slice (JAX finds the others), or under ``dcpack launch``; ``--platform cpu`` for the network of the
+hosts. Needs ``pip install 'dcpack[jax]'``.
 """
 
 from __future__ import annotations
@@ -28,16 +33,18 @@ MIB = 1 << 20
 
 def main() -> int:
     """Run all checks and print the verdict; return the exit status."""
-    parser = argparse.ArgumentParser(description="Checks a torch back end on this machine's devices.")
-    parser.add_argument("--backend", default="torch-nccl", help="torch-nccl (default), torch-hccl or torch-gloo")
+    parser = argparse.ArgumentParser(description="Checks a back end on this machine's devices.")
+    parser.add_argument("--backend", default="torch-nccl", help="torch-nccl (default), torch-hccl, torch-gloo or jax")
     parser.add_argument("--mib", type=int, default=64, help="MiB that each rank sends in the timed all-to-all")
+    parser.add_argument("--platform", help="with jax: whose devices carry payload, such as tpu, gpu or cpu")
     args = parser.parse_args()
-    backend: Any = dcpack.get_backend(args.backend)
+    options = {} if args.platform is None else {"platform": args.platform}
+    backend: Any = dcpack.get_backend(args.backend, **options)
     with backend.world() as world:
         checks: dict[str, Callable[[Communicator], Any]] = {
             name: partial(run_communicator_check, name) for name in COMMUNICATOR_CHECKS
         }
-        checks["tensors_on_device"] = partial(check_tensors, backend)
+        checks["arrays_on_device"] = partial(check_native_arrays, backend)
         faults = {name: fault for name, check in checks.items() if (fault := fault_of(world, check))}
         found = gather_faults(world, faults)
         seconds, device = time_all_to_all(world, backend, args.mib * MIB)
@@ -65,8 +72,8 @@ def gather_faults(world: Communicator, faults: dict[str, str]) -> list[str]:
     return [f"{name} on rank {rank}: {fault}" for rank, found in enumerate(by_rank) for name, fault in found.items()]
 
 
-def check_tensors(backend: Any, world: Communicator) -> None:
-    """Tensors on the device come back on it, with the values that were sent."""
+def check_native_arrays(backend: Any, world: Communicator) -> None:
+    """Tensors, or JAX arrays, on the device come back on it, with the values that were sent."""
     rank, size = world.rank, world.size
     mine = backend.to_device(np.arange(size) + 100 * rank)
     results = {
