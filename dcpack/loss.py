@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Float64Array, as_lengths, check_choice, check_int, list_offenders
+from dcpack._checks import Float64Array, as_integers, as_lengths, check_choice, check_int, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL
 
@@ -36,17 +36,28 @@ def valid_token_mask(labels: Any, loss_mask: Any = None) -> npt.NDArray[np.bool_
     Returns:
         bool[t].
 
+    Raises:
+        ArgumentError: labels that are no integers, or a loss mask that is no array of finite numbers of their shape.
+
     Example:
         >>> valid_token_mask([5, -100, 7], [1.0, 1.0, 0.0]).tolist()
         [True, False, False]
     """
-    labels = np.asarray(labels)
+    labels = as_integers("labels", labels, minimum=np.iinfo(np.int64).min)
     valid = labels != IGNORED_LABEL
     if loss_mask is None:
         return valid
-    mask = np.asarray(loss_mask)
+    try:
+        mask = np.asarray(loss_mask)
+        mask = mask.astype(np.float32) if mask.dtype.kind == "V" else mask  # bfloat16 and the like
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"loss_mask must be an array of numbers: {error}") from error
+    if mask.dtype.kind not in "biuf":
+        raise ArgumentError(f"loss_mask must hold numbers, got dtype {mask.dtype}")
     if mask.shape != labels.shape:
         raise ArgumentError(f"loss_mask must have the shape of labels {labels.shape}, got {mask.shape}")
+    if mask.dtype.kind == "f" and not np.isfinite(mask).all():
+        raise ArgumentError(f"loss_mask must be finite, got {mask[~np.isfinite(mask)][:4].tolist()}")
     return valid & (mask != 0)
 
 

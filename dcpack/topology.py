@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dcpack._block_order import fewest_crossings, fill_nodes
-from dcpack._checks import Int64Array, as_lengths, check_int, frozen
+from dcpack._checks import Int64Array, as_integers, as_lengths, check_int, frozen
 from dcpack.errors import ArgumentError, InfeasibleError
 
 __all__ = [
@@ -326,7 +326,9 @@ def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.nda
         >>> crosses_node(np.array([0, 6]), np.array([8, 4]), 8).tolist()
         [False, True]
     """
-    first, cp = np.asarray(first_rank, np.int64), np.asarray(cp_size, np.int64)
+    first, cp = as_integers("first_rank", first_rank), as_integers("cp_size", cp_size, minimum=1)
+    if first.shape != cp.shape:
+        raise ArgumentError(f"first_rank and cp_size must have one shape, got {first.shape} and {cp.shape}")
     if node_size is None:
         return np.zeros(first.shape, np.bool_)
     check_int("node_size", node_size, minimum=1)

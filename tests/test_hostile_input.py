@@ -174,6 +174,14 @@ CASES: dict[str, Case] = {
     },
     "sharding.restore_indices": Case(call=lambda x: sharding.restore_indices(x, 2), base=OFFSETS),
     "sharding.local_cu_seqlens": Case(call=lambda x: sharding.local_cu_seqlens(x, 2, 0), base=OFFSETS),
+    "topology.crosses_node": Case(call=lambda x: topology.crosses_node(x, np.ones(6, np.int64), 8)),
+    "topology.crosses_node sizes": Case(call=lambda x: topology.crosses_node(np.zeros(6, np.int64), x, 2)),
+    "loss.valid_token_mask": Case(call=loss.valid_token_mask, welcome=(*ANY_SHAPE, "negative")),
+    "loss.valid_token_mask mask": Case(
+        call=lambda x: loss.valid_token_mask(BASE, x),
+        welcome=("None", *COSTS, "negative"),
+    ),
+    "loss.count_valid_tokens": Case(call=loss.count_valid_tokens, welcome=(*ANY_SHAPE, "negative")),
     "loss.token_weights segments": Case(
         call=lambda x: loss.token_weights(
             [1] * 6, normaliser="sequence", segment_ids=x, sequence_valid_tokens=[9] * 6, num_units=6
