@@ -8,8 +8,8 @@ torch-hccl`` for NPUs, ``torch-gloo`` to see it work without any. Needs ``pip in
 
     python docs/examples/check_devices.py --backend jax --platform tpu
 
-on every host of a TPU slice (JAX finds the others), or under ``dcpack launch``; ``--platform cpu`` for the network of the
-hosts. Needs ``pip install 'dcpack[jax]'``.
+on every host of a TPU slice (JAX finds the others), or under ``dcpack launch``; ``--platform cpu`` for the network of
+the hosts. Needs ``pip install 'dcpack[jax]'``.
 """
 
 from __future__ import annotations
