@@ -239,7 +239,6 @@ def _merge(parts: Sequence[Mapping[str, Any]], constraints: PackingConstraints) 
     place = np.concatenate([np.arange(count) for count in counts])
     order = np.lexsort((table[:, 1], table[:, 0]))
     table, holder = table[order], holder[order]
-    _refuse_copies(table, holder)
     has_cost: BoolArray = np.concatenate([part["has_cost"] for part in parts])[order]
     if has_cost.any() and not has_cost.all():
         listed = [f"dataset[{table[i, 2]}]" for i in np.flatnonzero(~has_cost).tolist()]
@@ -257,13 +256,6 @@ def _merge(parts: Sequence[Mapping[str, Any]], constraints: PackingConstraints) 
         num_rounds=parts[0]["num_rounds"],
         num_members=len(parts),
     )
-
-
-def _refuse_copies(table: Int64Array, holder: Int64Array) -> None:
-    same = np.flatnonzero((np.diff(table[:, 0]) == 0) & (np.diff(table[:, 1]) == 0)).tolist()
-    if same:
-        listed = [f"position {table[i, 0]} from readers {holder[i]} and {holder[i + 1]}" for i in same]
-        raise ArgumentError(f"the samplers of all ranks must give each position once: {list_offenders(listed)}")
 
 
 def _with_keys(

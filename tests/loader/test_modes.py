@@ -388,3 +388,40 @@ def test_sizes_that_a_sample_may_have_do_not_matter_online() -> None:
     found = sorted((sample for samples in on_ranks(2, body) for sample in samples), key=lambda sample: sample["n"])
     for index, sample in enumerate(found):
         assert_same(sample, Mixed()[index])
+
+
+@pytest.mark.parametrize("mode", ["online", "metadata"])
+def test_an_algorithm_of_ones_own_sees_the_window_in_global_order(mode: str) -> None:
+    class Keep:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def assign(self, samples: Any, *, reference_bins: Any, **facts: Any) -> Any:
+            self.seen.append([(s.key.position, s.key.dataset_index, s.key.reader, s.pack_tokens) for s in samples])
+            return reference_bins
+
+        def objective(self, rank_costs: Any) -> float:
+            return max(cost.llm for cost in rank_costs)
+
+    def body(communicator: Communicator) -> list[Any]:
+        policy = Keep()
+        lengths = LENGTHS[:8]
+        arguments: dict[str, Any] = {"metadata": lengths} if mode == "metadata" else {"metadata_fn": describe}
+        settings = config(local_batch_size=2, balance_window_size=2, metadata_mode=mode == "metadata")
+        order = sampler(8, 8, shuffle=False)
+        list(
+            build_distributed_dataloader(
+                Numbered(lengths),
+                domain(2),
+                settings,
+                batch_sampler=order,
+                balancing_algorithm=policy,
+                **arguments,
+            )
+        )
+        return policy.seen
+
+    seen, nothing = on_ranks(2, body)
+    # Rank d reads positions 4 r + 2 d and the next in round r; rank 0 alone plans.
+    assert seen == [[(i, i, i // 2 % 2, int(LENGTHS[i])) for i in range(8)]]
+    assert nothing == []
