@@ -11,6 +11,7 @@ first wrong one.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections import Counter
@@ -56,7 +57,7 @@ def draw_case(seed: int) -> Case:
     mode = rng.choice(["online", "metadata", "repack", "planned_cp"])
     meshes = (draw_mesh(rng), draw_mesh(rng))
     data = [num_constructors(mesh, mode) for mesh in meshes]
-    size = int(np.lcm(*data)) * rng.choice([1, 2, 3])
+    size = math.lcm(*data) * rng.choice([1, 2, 3])
     rows = tuple(rng.choice([d for d in range(1, size // n + 1) if size // n % d == 0]) for n in data)
     count = rng.choice([0, rng.randint(1, size), *[rng.randint(size, 5 * size)] * 8])
     longest = rng.choice([4, 20, 60])
