@@ -28,8 +28,9 @@ def test_every_device_holds_the_slice_of_its_rank(launch: Callable[..., Any], si
         assert max(cp_sizes) <= num_ranks
 
 
+@pytest.mark.timeout(300)  # most of it is planning and compiling, which a busy machine makes slow
 def test_one_program_a_cp_size_and_row_length_over_fifty_steps(launch: Callable[..., Any]):
-    (outcome,) = launch(1, jax_bodies.compile_steps, 50, num_devices=8, deadline_s=110.0)
+    (outcome,) = launch(1, jax_bodies.compile_steps, 50, num_devices=8, deadline_s=280.0)
     assert outcome.error == "", outcome.stderr
     num_compiled, shapes, bound = outcome.result
     assert num_compiled == len(shapes) <= bound

@@ -130,8 +130,8 @@ def packed_loss(mesh: Mesh) -> Any:
         )
 
         def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            whole = [jax.lax.all_gather(part, "context", tiled=True) for part in (key, value)]
-            return attend_where(query, *whole, visible)
+            keys, values = (jax.lax.all_gather(part, "context", tiled=True) for part in (key, value))
+            return attend_where(query, keys, values, visible)
 
         logits = decode(params, mine["input_ids"], mine["position_ids"], attend)
         return jax.lax.psum(sum_of_losses(logits, mine["labels"]) * weight, ("data", "context"))
