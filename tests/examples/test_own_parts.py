@@ -148,3 +148,14 @@ def test_the_cost_model_changes_the_plan() -> None:
     lengths = [30000, *[500] * 40]
     plans = [dcpack.plan(lengths, num_ranks=8, capacity=16384, cost=cost) for cost in (UlyssesCost(), None)]
     assert plans[0].simulate(UlyssesCost()) <= plans[1].simulate(UlyssesCost())
+
+
+@pytest.mark.parametrize(
+    ("page", "file"),
+    [("backend", "folder_backend"), ("scheduler", "one_each"), ("cost-model", "ulysses_cost")],
+)
+def test_the_pages_show_the_tested_files(page: str, file: str) -> None:
+    # Formatters take the line for Python and rewrite it; then the page shows the line and not the file.
+    lines = (FOLDER.parents[1] / f"writing-a-{page}.md").read_text().splitlines()
+    assert f'--8<-- "own_parts/{file}.py"' in lines
+    assert (FOLDER / f"{file}.py").exists()
