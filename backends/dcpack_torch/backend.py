@@ -215,6 +215,7 @@ class TorchGlooBackend(TorchBackend):
     """
 
     name = "torch-gloo"
+    allows_threads = True
     _library_kind = GlooLibrary
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -204,7 +205,9 @@ class TorchCommunicator(Communicator):
         group, self._group = self._group, None
         if group is None:
             return
-        if self._broken is None and not self._is_moving:
+        owner = self._owner
+        in_use = owner is not None and owner is not threading.current_thread() and owner.is_alive()
+        if self._broken is None and not self._is_moving and not in_use:
             self._pool.give_back(group)
         else:
             group.discard(stuck=self._is_moving)
@@ -241,11 +244,11 @@ class TorchCommunicator(Communicator):
         until = time.monotonic() + self._time_left().total_seconds() + 0.5 * self._grace_s
         self._is_moving = True
         try:
-            while not work.is_completed() and (left := until - time.monotonic()) > 0:
+            while not work.is_completed() and not self._closed and (left := until - time.monotonic()) > 0:
                 with contextlib.suppress(RuntimeError):  # the end of the slice; a failure is raised again below
                     work.wait(timedelta(seconds=max(0.001, min(_SLICE_S, left))))
             if not work.is_completed():
-                raise RuntimeError(f"no answer within {self.deadline_s:g} s")
+                raise RuntimeError("closed" if self._closed else f"no answer within {self.deadline_s:g} s")
             self._is_moving = False
             work.wait()
         finally:

@@ -46,6 +46,8 @@ class Backend(ABC):
 
     Attributes:
         name: the name in the registry.
+        allows_threads: whether a communicator of its own may be used by a thread beside the training, as the loader
+            does to stay ahead; not where the device wants all calls in one order.
 
     Example:
         >>> from dcpack.comm import get_backend
@@ -54,6 +56,7 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
+    allows_threads: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

@@ -38,6 +38,7 @@ class FakeBackend(Backend):
     """
 
     name = "fake"
+    allows_threads = True
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ class Meeting:
                 arrived[member] = messages
                 if len(arrived) == len(self.ranks):
                     self._condition.notify_all()
-                self._await_all(arrived, where, until, absent)
+                self._await_all(member, arrived, where, until, absent)
                 received = [arrived[sender][member] for sender in range(len(self.ranks))]
                 self._num_read[step] = self._num_read.get(step, 0) + 1
                 if self._num_read[step] == len(self.ranks):
@@ -226,6 +226,7 @@ class Meeting:
 
     def _await_all(
         self,
+        member: int,
         arrived: dict[int, Sequence[Any]],
         where: str,
         until: float,
@@ -233,6 +234,8 @@ class Meeting:
     ) -> None:
         """Wait until the step is complete; the condition is held."""
         while len(arrived) < len(self.ranks):
+            if member in self._closed:  # by another thread of the same rank, which does not want to wait any longer
+                raise PeerError(f"this communicator was closed in {where}", rank=self.ranks[member])
             if self._broken is None:
                 self._broken = self._find_departed(arrived, where)
             remaining = until - time.monotonic()

@@ -6,6 +6,8 @@ from dcpack.loader.config import SHORT_BACKEND_NAMES, DistributedDatasetConfig
 from dcpack.loader.loader import DistributedDataLoader
 from dcpack.loader.planned_cp import CPPlanning, packed_fields
 from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.stages import LoaderClosedError, Span
+from dcpack.loader.step_metrics import StepRecord, time_recorder
 from dcpack.loader.text_rows import TextRows
 from dcpack.loader.tp_broadcast import TPBroadcastDataLoader
 from dcpack.loader.types import (
@@ -31,13 +33,17 @@ __all__ = [
     "ExternalStepSource",
     "GlobalBatchSampler",
     "LoaderBatch",
+    "LoaderClosedError",
     "PackingConstraints",
     "SampleKey",
     "SampleMetadata",
+    "Span",
+    "StepRecord",
     "TPBroadcastDataLoader",
     "TensorFieldSpec",
     "TextRows",
     "WorkloadCost",
     "build_distributed_dataloader",
     "packed_fields",
+    "time_recorder",
 ]

@@ -11,8 +11,9 @@ import numpy as np
 from dcpack._checks import Int64Array
 from dcpack.errors import ArgumentError
 from dcpack.loader.sharing import Planned
+from dcpack.loader.stages import Span, Stages
 
-__all__ = ["LoaderBatch", "Packing", "Step", "StepMaker", "call_user", "default_collate", "make_batches"]
+__all__ = ["Draft", "LoaderBatch", "Packing", "Step", "StepMaker", "call_user", "default_collate", "make_batches"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,24 +71,46 @@ class Step:
         batches: its micro-batches.
         planned: the plans behind it.
         source_state: where the source is after it; None where the source has no state.
+        bytes_sent: bytes of samples that left this rank.
+        spans: what took how long; filled in when it is done.
     """
 
     batches: tuple[LoaderBatch, ...]
     planned: Planned
     source_state: Mapping[str, Any] | None
+    bytes_sent: int = 0
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Draft:
+    """A step that is planned, and what makes it of the plan.
+
+    Attributes:
+        planned: the plans.
+        build: moves and packs the samples. Collective among constructors; called once.
+    """
+
+    planned: Planned
+    build: Callable[[], Step]
 
 
 class StepMaker(Protocol):
     """One mode of the loader: makes the steps of an epoch, one after the other."""
 
     num_dropped: int
+    stages: Stages
 
     def begin_epoch(self, epoch: int) -> None:
         """Go on where the source is, in an epoch that it is told of; no call of the group."""
         ...
 
-    def next_step(self, epoch: int, step: int) -> Step | None:
-        """Return the next step, or None at the end of the epoch. Collective among constructors."""
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None at the end of the epoch. Collective among constructors."""
+        ...
+
+    def tell(self, error: BaseException) -> None:
+        """Raise an error on all constructors, in their next call or in this one."""
         ...
 
     def source_state(self) -> Mapping[str, Any] | None:

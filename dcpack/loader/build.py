@@ -132,11 +132,12 @@ class _Builder:
         peers = [[members[rank]] for lane in roles.lanes for rank in lane[1:]]
         plane = self.world.split([[members[rank] for rank in roles.constructors], *peers])
         lane = self.world.split([[members[rank] for rank in lane] for lane in roles.lanes])
-        communicators = [plane, lane]
+        communicators = (plane, lane)
         group = plane
         if self.mode == "external":
             group = balance_groups(plane, self.config.balance_group_size)
-            communicators.append(group)
+            plane = plane.dup()  # one that no thread has called yet
+            communicators = (*communicators, plane, group)
         with self.world.guard():
             maker = self._maker(roles, plane, group) if lane.rank == 0 else None
             return DistributedDataLoader(
@@ -145,10 +146,13 @@ class _Builder:
                 sampler=self.request.batch_sampler,
                 backend=self.backend,
                 device=self.device,
+                device_prefetch_depth=self.config.device_prefetch_depth,
+                fills_rows=self.config.repack_sequences,
                 fingerprint=facts["fingerprint"],
                 length=facts["length"],
                 epoch=facts["epoch"],
-                communicators=tuple(communicators),
+                communicators=communicators,
+                in_thread=self.backend.allows_threads or plane.size == 1,
             )
 
     # ---- checks --------------------------------------------------------------------------------------------------
@@ -314,6 +318,7 @@ class _Builder:
             overlong=self.config.oversized_policy,
             planner=roles.planner,
             broadcast=self.config.broadcast_plan,
+            logs=self.config.log_balance,
             **common,
         )
 

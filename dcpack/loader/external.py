@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import socket
@@ -14,11 +15,12 @@ from dcpack._checks import list_offenders
 from dcpack.comm import Communicator
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError
-from dcpack.loader.batches import Packing, Step, make_batches
+from dcpack.loader.batches import Draft, Packing, Step
 from dcpack.loader.online import describe_sample
-from dcpack.loader.payloads import exchange_payloads
+from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
 from dcpack.loader.sharing import tell_failure
+from dcpack.loader.stages import Stages
 from dcpack.loader.step_table import LocalSample, gather_table, require_same_place
 from dcpack.loader.types import SampleKey, SampleMetadata
 
@@ -91,6 +93,11 @@ class ExternalSteps:
         self._num_taken = 0
         self._has_state = all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict"))
         self.num_dropped = 0
+        self.stages = Stages()
+
+    def tell(self, error: BaseException) -> None:
+        """Raise an error on all ranks."""
+        self._communicator.agree(error)
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell the source of the epoch, if it can hear, and start it again."""
@@ -101,68 +108,59 @@ class ExternalSteps:
 
     def source_state(self) -> Mapping[str, Any] | None:
         """Return where the source is, or None where it cannot tell."""
-        return self._source.state_dict() if self._has_state else None
+        return copy.deepcopy(self._source.state_dict()) if self._has_state else None
 
     def load_source_state(self, state: Mapping[str, Any]) -> None:
         """Put the source where `state` says."""
         self._source.load_state_dict(state)
         self._iterator = None
 
-    def next_step(self, epoch: int, step: int) -> Step | None:
-        """Return the next step, or None where some source has ended. Collective."""
-        with tell_failure(self._communicator):
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None where some source has ended. Collective."""
+        with self.stages.stage("read"), tell_failure(self._communicator):
+            self.stages.check()
             rows = self._next_rows()
             payloads, samples = self._describe(rows or [])
             state = self.source_state()
-        num_valid = sum(sample.num_valid for sample in samples)
-        heard = self._communicator.all_gather(np.array([rows is not None, num_valid, epoch, step], np.int64))
-        require_same_place([(int(part[2]), int(part[3])) for part in heard], self._communicator.ranks)
-        has_step = [bool(part[0]) for part in heard]
-        if not all(has_step):
-            self._count_dropped(has_step, len(samples))
-            return None
-        with self._communicator.guard():
-            return self._make_step(payloads, samples, epoch, step, sum(int(part[1]) for part in heard), state)
+        with self.stages.stage("plan"):
+            num_valid = sum(sample.num_valid for sample in samples)
+            heard = self._communicator.all_gather(np.array([rows is not None, num_valid, epoch, step], np.int64))
+            require_same_place([(int(part[2]), int(part[3])) for part in heard], self._communicator.ranks)
+            has_step = [bool(part[0]) for part in heard]
+            if not all(has_step):
+                self._count_dropped(has_step, len(samples))
+                return None
+            with self._communicator.guard():
+                table = gather_table(
+                    self._group,
+                    samples,
+                    at=(epoch, step),
+                    num_rounds=self._rows_per_step,
+                    constraints=self._planner.constraints,
+                    with_metadata=self._needs_metadata,
+                )
+                assert table is not None, "every rank of the group has a step"
+                planned, layout = self._planner.plan(self._group, table)
 
-    def _make_step(
-        self,
-        payloads: list[Any],
-        samples: list[LocalSample],
-        epoch: int,
-        step: int,
-        global_valid_tokens: int,
-        state: Mapping[str, Any] | None,
-    ) -> Step:
-        table = gather_table(
-            self._group,
-            samples,
-            at=(epoch, step),
-            num_rounds=self._rows_per_step,
-            constraints=self._planner.constraints,
-            with_metadata=self._needs_metadata,
-        )
-        assert table is not None, "every rank of the group has a step"
-        planned, layout = self._planner.plan(self._group, table)
-        mine = exchange_payloads(
-            self._group,
-            payloads,
-            holder=table.holder,
-            place=table.place,
-            num_bytes=table.columns["num_bytes"],
-            destination=layout.destination,
-        )
-        batches = make_batches(
-            layout.microbatches,
-            mine,
-            self._packing,
-            num_valid=table.columns["num_valid"],
-            sample_ids=np.arange(table.num_samples),
-            global_valid_tokens=global_valid_tokens,
-            epoch=epoch,
-            step=step,
-            plan_rank=self._communicator.rank,
-        )
-        return Step(batches=batches, planned=planned, source_state=state)
+        def build() -> Step:
+            with self._communicator.guard():
+                return build_from_payloads(
+                    self._group,
+                    table,
+                    layout,
+                    payloads,
+                    planned=planned,
+                    packing=self._packing,
+                    stages=self.stages,
+                    epoch=epoch,
+                    step=step,
+                    source_state=state,
+                    sample_ids=np.arange(table.num_samples),
+                    global_valid_tokens=sum(int(part[1]) for part in heard),
+                    plan_rank=self._communicator.rank,
+                )
+
+        return Draft(planned=planned, build=build)
 
     def _next_rows(self) -> list[list[Any]] | None:
         """Return this rank's rows of the next step, or None at the end of its source."""

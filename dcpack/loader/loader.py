@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from dcpack._checks import check_int
 from dcpack.comm import Backend, Communicator
 from dcpack.errors import ArgumentError, PeerError
+from dcpack.loader.ahead import StepsAhead
 from dcpack.loader.batches import LoaderBatch, StepMaker
 from dcpack.loader.deliver import Delivery
+from dcpack.loader.devices import DeviceQueue
 from dcpack.loader.metadata_mode import MetadataSteps
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.sharing import Planned
 from dcpack.loader.state import LoaderState
+from dcpack.loader.step_metrics import StepMeter, StepRecord
 
 __all__ = ["DistributedDataLoader"]
 
@@ -26,16 +30,23 @@ class DistributedDataLoader:
     All ranks iterate alike. An iteration that was left goes on where it was; one after the end of an epoch is the next
     epoch. An error on one rank is an error on all; the loader is then of no more use, and another one takes its state.
 
+    While a step trains, the next one is read, planned, exchanged and packed: by a thread of this loader where the back
+    end allows that (`Backend.allows_threads`), else in `prefetch_plan` and `prefetch`, which the training loop calls
+    where it suits, or at the next step where it does not.
+
     Args:
         maker: makes steps; None on ranks that only receive.
         delivery: to and from the ranks that get the same batches.
         sampler: what the user gave as `batch_sampler`, or None.
         backend: of the communicators.
         device: where batches are moved to; None leaves them where they are.
+        device_prefetch_depth: batches on the device ahead of the one that is handed out.
+        fills_rows: whether rows are filled up to their capacity.
         fingerprint: what must not change between a state and its restoring.
         length: micro-batches of an epoch; None where they are not known before.
         epoch: the first one.
         communicators: closed with the loader.
+        in_thread: whether steps may be made in a thread.
     """
 
     def __init__(
@@ -46,28 +57,37 @@ class DistributedDataLoader:
         sampler: Any,
         backend: Backend,
         device: Any,
+        device_prefetch_depth: int,
+        fills_rows: bool,
         fingerprint: Mapping[str, Any],
         length: int | None,
         epoch: int,
         communicators: tuple[Communicator, ...],
+        in_thread: bool,
     ) -> None:
         self._maker = maker
         self._delivery = delivery
         self._sampler = sampler if isinstance(sampler, GlobalBatchSampler) else None
-        self._backend = backend
-        self._device = device
+        self._device = DeviceQueue(backend, device, device_prefetch_depth)
+        self._meter = StepMeter(fills_rows=fills_rows)
         self._fingerprint = dict(fingerprint)
         self._length = length
-        self._communicators: tuple[Communicator, ...] = communicators
+        self._communicators = communicators
+        self._is_closed = False
         self._epoch = epoch
         self._step = 0
         self._pending: deque[LoaderBatch] = deque()
         self._pending_source: Mapping[str, Any] | None = None
         self._has_started = False
         self._has_ended = False
+        self._is_in_step = False
         self._failure: BaseException | None = None
         self.last_planned: Planned | None = None
         self._source = self._source_now()
+        self._ahead = None
+        if maker is not None:
+            self._ahead = StepsAhead(maker, in_thread=in_thread, communicators=communicators)
+            self._ahead.begin(epoch, 0)
 
     def __len__(self) -> int:
         """Return the micro-batches of an epoch: the same on all ranks, fixed when the loader was built.
@@ -104,7 +124,37 @@ class DistributedDataLoader:
         """
         if not isinstance(self._maker, MetadataSteps):
             raise ArgumentError("an epoch can be planned ahead in metadata mode alone, on ranks that build batches")
-        return self._maker.plan_epoch()
+        ahead = self._ahead.peek() if self._ahead is not None else None
+        return [*([] if ahead is None else [ahead]), *self._maker.plan_epoch()]
+
+    # ---- staying ahead -------------------------------------------------------------------------------------------
+
+    def prefetch_plan(self) -> None:
+        """Read and plan the next step, on this thread, unless that is done or a thread of the loader does it.
+
+        All ranks call it at the same place of the loop, where the device is busy. Calls that are left out are made up
+        for by the next step; a second call does nothing, nor does any on a rank that only receives.
+
+        Raises:
+            PeerError: some rank failed.
+        """
+        self._do_ahead(StepsAhead.prefetch_plan)
+
+    def prefetch(self) -> None:
+        """Exchange and pack the next step, and before that do what `prefetch_plan` does; otherwise as that."""
+        self._do_ahead(StepsAhead.prefetch)
+
+    def _do_ahead(self, work: Callable[[StepsAhead], None]) -> None:
+        self._check_usable()
+        if self._ahead is None or self._has_ended:
+            return
+        self._has_started = True
+        try:
+            work(self._ahead)
+        except BaseException as error:
+            self._tell(error)
+            self._fail(error)
+            raise
 
     # ---- iteration -----------------------------------------------------------------------------------------------
 
@@ -119,46 +169,60 @@ class DistributedDataLoader:
         if self._has_ended:
             raise StopIteration
         self._has_started = True
+        asked_at = time.perf_counter()
         try:
-            batch = self._delivery.deliver(self._next_built())
-            if batch is None:
-                self._has_ended = True
-                raise StopIteration
-            if (batch.epoch, batch.step) != (self._epoch, self._step):
-                raise ArgumentError(
-                    f"this rank is at epoch {self._epoch}, step {self._step}, but was sent a batch of epoch "
-                    f"{batch.epoch}, step {batch.step}: all ranks must go on from the same step"
-                )
-            if batch.is_last:
-                self._complete_step()
-            if self._device is None:
-                return batch
-            return batch.with_data(self._backend.to_device(batch.data, self._device))
-        except StopIteration:
-            raise
+            batch = self._next_batch(asked_at)
         except BaseException as error:
-            self._failure = error
+            self._fail(error)
             raise
+        if batch is None:
+            self._has_ended = True
+            raise StopIteration
+        return batch
+
+    def _next_batch(self, asked_at: float) -> LoaderBatch | None:
+        if not self._is_in_step:
+            self._meter.close_step(asked_at)
+        built = self._next_built()
+        batch = self._delivery.deliver(built)
+        if batch is None:
+            return None
+        if (batch.epoch, batch.step) != (self._epoch, self._step):
+            raise ArgumentError(
+                f"this rank is at epoch {self._epoch}, step {self._step}, but was sent a batch of epoch {batch.epoch}, "
+                f"step {batch.step}: all ranks must go on from the same step"
+            )
+        placed = self._device.take(batch, is_own=built is not None)
+        self._device.stage(self._pending)
+        self._is_in_step = not batch.is_last
+        if batch.is_last:
+            self._complete_step()
+        self._meter.delivered(batch, asked_at)
+        return placed
 
     def _next_built(self) -> LoaderBatch | None:
         """Return the next micro-batch of a constructor; None at the end, and on ranks that receive."""
-        if self._maker is None:
+        if self._ahead is None:
             return None
         try:
             if not self._pending:
-                step = self._maker.next_step(self._epoch, self._step)
+                step = self._ahead.take()
                 if step is None:
                     return None
                 self._pending.extend(step.batches)
                 self._pending_source = step.source_state
                 self.last_planned = step.planned
+                self._meter.made(step)
             return self._pending.popleft()
-        except Exception as error:
+        except BaseException as error:
             self._tell(error)
             raise
-        except BaseException as error:  # Ctrl-C stays what it is
-            self._tell(error)
-            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Be of no more use; the others, which may be making a step with this rank, are told."""
+        if self._failure is None and self._ahead is not None:
+            self._ahead.tell(error)
+        self._failure = error
 
     def _tell(self, error: BaseException) -> None:
         """Tell the ranks that wait for this one's batch; they raise, and so will this one."""
@@ -182,6 +246,9 @@ class DistributedDataLoader:
             self._sampler.set_epoch(epoch)
         self._epoch, self._step = epoch, 0
         self._pending.clear()
+        self._device.clear()
+        if self._ahead is not None:
+            self._ahead.begin(epoch, 0)
         self._has_started = self._has_ended = False
         self._source = self._source_now()
 
@@ -243,21 +310,51 @@ class DistributedDataLoader:
         elif self._sampler is not None and loaded.source is not None:
             self._sampler.load_state_dict(loaded.source)
         self._epoch, self._step, self._source = loaded.epoch, loaded.step, loaded.source
+        if self._ahead is not None:
+            self._ahead.begin(loaded.epoch, loaded.step)
+
+    # ---- numbers -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_step(self) -> StepRecord | None:
+        """The newest step whose micro-batches were all handed out, its time up to now while it trains; None before."""
+        return self._meter.last
+
+    def metrics(self) -> dict[str, float]:
+        """Return `StepRecord.metrics` of `last_step`; empty before the first. Call it after the optimizer update."""
+        record = self._meter.last
+        return {} if record is None else record.metrics()
+
+    def on_step(self, callback: Callable[[StepRecord], None]) -> None:
+        """Have `callback` called with each `StepRecord`, when its step has ended: at the next one, or at the end."""
+        self._meter.on_step(callback)
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
+        if self._is_closed:
+            raise ArgumentError("this loader is closed")
         if self._failure is not None:
             raise ArgumentError(f"this loader has failed: {type(self._failure).__name__}: {self._failure}")
-        if not self._communicators:
-            raise ArgumentError("this loader is closed")
 
     def close(self) -> None:
-        """Give back its communicators; it cannot be used any more. Any number of times."""
-        for communicator in self._communicators:
-            communicator.close()
-        self._communicators = ()
-        self._pending.clear()
+        """End its thread and workers and give back its communicators, whatever is under way; any number of times.
+
+        A step that is being made has 2 seconds to end with those of the other ranks; then its calls are cut off.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._meter.close_step(time.perf_counter())
+        finally:
+            if self._ahead is not None:
+                self._ahead.close()
+            for communicator in self._communicators:
+                communicator.close()
+            self._ahead = None
+            self._pending.clear()
+            self._device.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -265,4 +362,6 @@ class DistributedDataLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not self._is_closed:
+            self._fail(error)  # what went wrong in the training is what the others are told
         self.close()

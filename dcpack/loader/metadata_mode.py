@@ -12,13 +12,13 @@ from dcpack._checks import as_lengths
 from dcpack.comm import Communicator, all_gather_trees
 from dcpack.data.megatron import read_idx_lengths
 from dcpack.errors import ArgumentError
-from dcpack.loader.batches import Packing, Step, call_user, make_batches
-from dcpack.loader.planning import WindowPlanner
+from dcpack.loader.batches import Draft, Packing, Step, call_user, make_batches
+from dcpack.loader.planning import StepLayout, WindowPlanner
 from dcpack.loader.reading import SampleReader, num_valid_tokens
 from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.sharing import Planned, tell_failure
-from dcpack.loader.step_table import LocalSample, describe, merge_table
+from dcpack.loader.step_table import LocalSample, StepTable, describe, merge_table
 from dcpack.loader.types import SampleKey, SampleMetadata
 
 __all__ = ["Metadata", "MetadataSteps", "open_metadata"]
@@ -98,34 +98,49 @@ class MetadataSteps(SamplerSteps):
         needs_metadata: bool,
         num_dropped: int,
     ) -> None:
-        super().__init__(rounds, num_dropped)
-        self._communicator = communicator
+        super().__init__(communicator, rounds, num_dropped)
         self._reader = reader
         self._metadata = metadata
         self._packing = packing
         self._planner = planner
         self._needs_metadata = needs_metadata
 
-    def next_step(self, epoch: int, step: int) -> Step | None:
-        """Return the next step, or None at the end of the epoch. Collective."""
-        with tell_failure(self._communicator):
-            rounds = self._rounds.next_step()
-            samples = self._describe(rounds)
-            state = self._rounds.state()
-        parts = all_gather_trees(self._communicator, self._description(samples, (epoch, step), len(rounds)))
-        table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
-        if table is None:
-            return None
-        planned, layout = self._planner.plan(self._communicator, table)
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None at the end of the epoch. Collective."""
+        with self.stages.stage("plan"):
+            with tell_failure(self._communicator):
+                self.stages.check()
+                rounds = self._rounds.next_step()
+                samples = self._describe(rounds)
+                state = self._rounds.state()
+            parts = all_gather_trees(self._communicator, self._description(samples, (epoch, step), len(rounds)))
+            table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
+            if table is None:
+                return None
+            planned, layout = self._planner.plan(self._communicator, table)
+        return Draft(planned=planned, build=lambda: self._build(table, layout, planned, epoch, step, state))
+
+    def _build(
+        self,
+        table: StepTable,
+        layout: StepLayout,
+        planned: Planned,
+        epoch: int,
+        step: int,
+        source_state: Mapping[str, Any] | None,
+    ) -> Step:
         mine = layout.samples
-        with tell_failure(self._communicator):
+        with self.stages.stage("read"), tell_failure(self._communicator):
+            self.stages.check()
             indices = table.columns["dataset_index"][list(mine)].tolist()
             payloads = dict(zip(mine, self._reader.read(indices), strict=True))
             num_valid = np.zeros(table.num_samples, np.int64)
             for i in mine:
                 num_valid[i] = num_valid_tokens(payloads[i], self._metadata[int(table.columns["dataset_index"][i])])
-        total = sum(int(part) for part in self._communicator.all_gather(num_valid.sum()))
-        with self._communicator.guard():
+        with self.stages.stage("exchange"):  # of counts alone
+            total = sum(int(part) for part in self._communicator.all_gather(num_valid.sum()))
+        with self.stages.stage("pack"), self._communicator.guard():
+            self.stages.check()
             batches = make_batches(
                 layout.microbatches,
                 payloads,
@@ -137,7 +152,7 @@ class MetadataSteps(SamplerSteps):
                 step=step,
                 plan_rank=self._communicator.rank,
             )
-        return Step(batches=batches, planned=planned, source_state=state)
+        return Step(batches=batches, planned=planned, source_state=source_state)
 
     def plan_epoch(self) -> list[Planned]:
         """Return the plans of all steps that are left of the epoch; nothing is read, and no other rank is asked.

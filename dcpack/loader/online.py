@@ -7,8 +7,8 @@ from typing import Any
 
 from dcpack.comm import Communicator, encoded_size
 from dcpack.errors import ArgumentError
-from dcpack.loader.batches import LoaderBatch, Packing, Step, call_user, make_batches
-from dcpack.loader.payloads import exchange_payloads
+from dcpack.loader.batches import Draft, Packing, Step, call_user
+from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
 from dcpack.loader.reading import SampleReader, num_valid_tokens
 from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
@@ -76,8 +76,7 @@ class OnlineSteps(SamplerSteps):
         needs_metadata: bool,
         num_dropped: int,
     ) -> None:
-        super().__init__(rounds, num_dropped)
-        self._communicator = communicator
+        super().__init__(communicator, rounds, num_dropped)
         self._reader = reader
         self._metadata_fn = metadata_fn
         self._split_fn = split_fn
@@ -85,44 +84,41 @@ class OnlineSteps(SamplerSteps):
         self._planner = planner
         self._needs_metadata = needs_metadata
 
-    def next_step(self, epoch: int, step: int) -> Step | None:
-        """Return the next step, or None at the end of the epoch. Collective."""
-        with tell_failure(self._communicator):
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None at the end of the epoch. Collective."""
+        with self.stages.stage("read"), tell_failure(self._communicator):
+            self.stages.check()
             rounds = self._rounds.next_step()
             payloads, samples = self._read(rounds)
             state = self._rounds.state()
-        table = gather_table(
-            self._communicator,
-            samples,
-            at=(epoch, step),
-            num_rounds=len(rounds),
-            constraints=self._planner.constraints,
-            with_metadata=self._needs_metadata,
-        )
-        if table is None:
-            return None
-        planned, layout = self._planner.plan(self._communicator, table)
-        mine = exchange_payloads(
-            self._communicator,
-            payloads,
-            holder=table.holder,
-            place=table.place,
-            num_bytes=table.columns["num_bytes"],
-            destination=layout.destination,
-        )
-        with self._communicator.guard():
-            batches: tuple[LoaderBatch, ...] = make_batches(
-                layout.microbatches,
-                mine,
-                self._packing,
-                num_valid=table.columns["num_valid"],
-                sample_ids=table.columns["dataset_index"],
-                global_valid_tokens=int(table.columns["num_valid"].sum()),
+        with self.stages.stage("plan"):
+            table = gather_table(
+                self._communicator,
+                samples,
+                at=(epoch, step),
+                num_rounds=len(rounds),
+                constraints=self._planner.constraints,
+                with_metadata=self._needs_metadata,
+            )
+            if table is None:
+                return None
+            planned, layout = self._planner.plan(self._communicator, table)
+
+        def build() -> Step:
+            return build_from_payloads(
+                self._communicator,
+                table,
+                layout,
+                payloads,
+                planned=planned,
+                packing=self._packing,
+                stages=self.stages,
                 epoch=epoch,
                 step=step,
-                plan_rank=self._communicator.rank,
+                source_state=state,
             )
-        return Step(batches=batches, planned=planned, source_state=state)
+
+        return Draft(planned=planned, build=build)
 
     def _read(self, rounds: Sequence[Round]) -> tuple[list[Any], list[LocalSample]]:
         records = self._reader.read([index for found in rounds for index in found.indices])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from dcpack.exchange import (
     exchange_samples,
     gather_samples,
 )
-from dcpack.loader.batches import LoaderBatch, Step, call_user
+from dcpack.loader.batches import Draft, LoaderBatch, Step, call_user
+from dcpack.loader.planning import report
 from dcpack.loader.reading import SampleReader
 from dcpack.loader.rounds import SamplerRounds, SamplerSteps
 from dcpack.loader.sharing import Planned, share_plans, tell_failure
@@ -147,6 +148,7 @@ class PlannedCPSteps(SamplerSteps):
         overlong: what becomes of samples that fit nowhere.
         planner: member that plans.
         broadcast: whether it alone does.
+        logs: whether what was decided is logged.
         num_dropped: samples that the sampler leaves out of every epoch.
     """
 
@@ -165,10 +167,10 @@ class PlannedCPSteps(SamplerSteps):
         overlong: str,
         planner: int,
         broadcast: bool,
+        logs: bool,
         num_dropped: int,
     ) -> None:
-        super().__init__(rounds, num_dropped)
-        self._communicator = communicator
+        super().__init__(communicator, rounds, num_dropped)
         self._reader = reader
         self._metadata_fn = metadata_fn
         self._collate_fn = collate_fn
@@ -179,41 +181,81 @@ class PlannedCPSteps(SamplerSteps):
         self._overlong = overlong
         self._planner = planner
         self._broadcast = broadcast
+        self._logs = logs
 
-    def next_step(self, epoch: int, step: int) -> Step | None:
-        """Return the next step, or None at the end of the epoch. Collective."""
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None at the end of the epoch. Collective."""
         communicator = self._communicator
-        with tell_failure(communicator):
+        with self.stages.stage("read"), tell_failure(communicator):
+            self.stages.check()
             rounds = self._rounds.next_step()
             indices = [index for found in rounds for index in found.indices]
             samples = self._reader.read(indices)
             self._check_metadata(samples)
             state = self._rounds.state()
-        heard = all_gather_trees(
-            communicator, {"at": [epoch, step], "num_rounds": len(rounds), "ids": np.array(indices, np.int64)}
-        )
-        require_same_place([tuple(part["at"]) for part in heard], communicator.ranks)
-        _require_same_rounds(communicator, [part["num_rounds"] for part in heard])
-        if not rounds:
-            return None
-        gathered = gather_samples(communicator, samples, per_token=self._options.per_token)
-        _refuse_empty(gathered, np.concatenate([part["ids"] for part in heard]))
-        planned = share_plans(
-            communicator, self._planner, lambda: Planned(plans=(self._plan(gathered),)), broadcast=self._broadcast
-        )
-        plan, dummies = align_fields(planned.plans[0], gathered.table, self._options.aligned_fields)
-        packed = exchange_samples(
-            communicator,
-            gathered,
-            plan,
-            sharding=self._options.sharding,
-            static_shapes=self._options.static_shapes,
-            dummy_fields=dummies,
-        )[communicator.rank]
-        with communicator.guard():
+        with self.stages.stage("plan"):
+            heard = all_gather_trees(
+                communicator, {"at": [epoch, step], "num_rounds": len(rounds), "ids": np.array(indices, np.int64)}
+            )
+            require_same_place([tuple(part["at"]) for part in heard], communicator.ranks)
+            _require_same_rounds(communicator, [part["num_rounds"] for part in heard])
+            if not rounds:
+                return None
             ids = np.concatenate([part["ids"] for part in heard])
+            gathered = gather_samples(communicator, samples, per_token=self._options.per_token)
+            _refuse_empty(gathered, ids)
+            planned = share_plans(
+                communicator, self._planner, lambda: self._planned(gathered), broadcast=self._broadcast
+            )
+            plan, dummies = align_fields(planned.plans[0], gathered.table, self._options.aligned_fields)
+            planned = replace(planned, plans=(plan,))
+            if self._logs and communicator.rank == self._planner:
+                report(planned)
+        return Draft(
+            planned=planned, build=lambda: self._build(gathered, planned, dummies, ids, epoch, step, source_state=state)
+        )
+
+    def _build(
+        self,
+        gathered: GatheredSamples,
+        planned: Planned,
+        dummy_fields: Any,
+        ids: Int64Array,
+        epoch: int,
+        step: int,
+        *,
+        source_state: Mapping[str, Any] | None,
+    ) -> Step:
+        communicator = self._communicator
+        before = communicator.counters.bytes_sent
+        with self.stages.stage("exchange"):  # which packs, too
+            packed = exchange_samples(
+                communicator,
+                gathered,
+                planned.plans[0],
+                sharding=self._options.sharding,
+                static_shapes=self._options.static_shapes,
+                dummy_fields=dummy_fields,
+            )[communicator.rank]
+        sent = communicator.counters.bytes_sent - before
+        with self.stages.stage("pack"), communicator.guard():
+            self.stages.check()
             batches = tuple(self._batch(batch, ids, epoch, step) for batch in packed)
-        return Step(batches=batches, planned=Planned(plans=(plan,)), source_state=state)
+        return Step(batches=batches, planned=planned, source_state=source_state, bytes_sent=sent)
+
+    def _planned(self, gathered: GatheredSamples) -> Planned:
+        plan, table = self._plan(gathered), gathered.table
+        reader = table.holders[table.holder_offsets[:-1]]
+        columns = self._cost.columns(table.lengths)
+        alone = self._cost.bin_time(columns, np.ones(len(columns), np.int64), np.zeros(len(columns), np.bool_))
+        of_bin = plan.entry_bin
+        leaves = (plan.cp_size[of_bin] > 1) | (plan.first_rank[of_bin] != reader[plan.sequence_ids])
+        return Planned(
+            plans=(plan,),
+            loads_before=tuple(np.bincount(reader, alone, minlength=self._communicator.size).tolist()),
+            loads_after=tuple(plan.rank_times(self._cost).sum(axis=0).tolist()),
+            num_moved=int(np.unique(plan.sequence_ids[leaves]).size),
+        )
 
     def _plan(self, gathered: GatheredSamples) -> Plan:
         return self._options.plan(

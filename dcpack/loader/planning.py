@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Int64Array
+from dcpack._checks import Float64Array, Int64Array
 from dcpack.comm import Communicator
 from dcpack.loader.costs import CostRule
 from dcpack.loader.sharing import Planned, share_plans
+from dcpack.loader.step_metrics import imbalance, mean_cp_size_of
 from dcpack.loader.step_table import StepTable
 from dcpack.loader.types import PackingConstraints
-from dcpack.loader.windows import Policy, Window, plan_window
+from dcpack.loader.windows import Policy, Rows, Window, plan_window, rows_of_plan
 
-__all__ = ["StepLayout", "WindowPlanner"]
+__all__ = ["StepLayout", "WindowPlanner", "report"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,14 +86,22 @@ class WindowPlanner:
         """Return the plans of a step and the layout that they make for this member. Collective."""
         planned = share_plans(communicator, self.planner, lambda: self.plan_alone(table), broadcast=self.broadcast)
         if self.logs and communicator.rank == self.planner:
-            _report(planned)
+            report(planned)
         return planned, self.layout(table, planned, communicator.rank)
 
     def plan_alone(self, table: StepTable) -> Planned:
         """Return the plans of a step; a pure function of the table."""
         windows = [self._window(table, rounds) for rounds in self.windows(table.num_rounds)]
         made = [plan_window(window, self.policy, min_balance_gain=self.min_balance_gain) for window in windows]
-        return Planned(plans=tuple(plan for plan, _ in made), decisions=tuple(decision for _, decision in made))
+        before = [_loads(window, window.reference) for window in windows]
+        after = [_loads(window, rows_of_plan(plan)) for window, (plan, _) in zip(windows, made, strict=True)]
+        return Planned(
+            plans=tuple(plan for plan, _ in made),
+            decisions=tuple(decision for _, decision in made),
+            loads_before=tuple(np.sum(before, axis=0).tolist()),
+            loads_after=tuple(np.sum(after, axis=0).tolist()),
+            num_moved=sum(sum(decision.moved) for _, decision in made),
+        )
 
     def _window(self, table: StepTable, rounds: range) -> Window:
         return table.window(
@@ -121,7 +130,14 @@ class WindowPlanner:
         return StepLayout(destination=destination, microbatches=tuple(microbatches))
 
 
-def _report(planned: Planned) -> None:
+def _loads(window: Window, rows: Rows) -> Float64Array:
+    """Return float64[ranks]: the work of each rank of a window."""
+    num_rows = window.num_ranks * window.num_rows
+    return window.costs.rows(window.row_of(rows), num_rows).reshape(window.num_ranks, -1).sum(axis=1)
+
+
+def report(planned: Planned) -> None:
+    """Log what was decided for a step: on the rank that plans, where the configuration asks for it."""
     for number, decision in enumerate(planned.decisions):
         _log.info(
             "window %d: objective %g, candidate %g, gain %.4f, %s; samples received by rank: %s",
@@ -132,3 +148,10 @@ def _report(planned: Planned) -> None:
             "accepted" if decision.accepted else "left",
             list(decision.moved),
         )
+    _log.info(
+        "step: imbalance %.4f as read, %.4f as planned; %d samples moved; mean CP size %.3f",
+        imbalance(planned.loads_before),
+        imbalance(planned.loads_after),
+        planned.num_moved,
+        mean_cp_size_of(planned.plans),
+    )

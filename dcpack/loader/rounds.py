@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from dcpack._checks import check_int, list_offenders
+from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError
 from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.stages import Stages
 
 __all__ = ["Round", "SamplerRounds", "SamplerSteps", "check_sampler"]
 
@@ -90,8 +93,8 @@ class SamplerRounds:
         self._at_start = True
 
     def state(self) -> Mapping[str, Any]:
-        """Return where the sampler is."""
-        return self.sampler.state_dict()
+        """Return where the sampler is, as values that its going on does not change."""
+        return copy.deepcopy(self.sampler.state_dict())
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put the sampler where `state` says."""
@@ -147,13 +150,20 @@ class SamplerSteps:
     """What all modes with a batch sampler share: where they are is where the sampler is.
 
     Args:
+        communicator: of the constructors.
         rounds: what the sampler gives this member.
         num_dropped: samples that the sampler leaves out of every epoch.
     """
 
-    def __init__(self, rounds: SamplerRounds, num_dropped: int) -> None:
+    def __init__(self, communicator: Communicator, rounds: SamplerRounds, num_dropped: int) -> None:
+        self._communicator = communicator
         self._rounds = rounds
         self.num_dropped = num_dropped
+        self.stages = Stages()
+
+    def tell(self, error: BaseException) -> None:
+        """Raise an error on all constructors."""
+        self._communicator.agree(error)
 
     def begin_epoch(self, epoch: int) -> None:
         """Put the sampler at the start of an epoch."""

@@ -245,11 +245,7 @@ class Request:
     def _check_planned_cp(self, rule: CostRule) -> None:
         config = self.config
         refused = [name for name in ("split_fn", "pack_fn", "balancing_algorithm") if getattr(self, name) is not None]
-        refused += [
-            name
-            for name in ("metadata_mode", "repack_sequences", "packing_budgets", "log_balance")
-            if getattr(config, name)
-        ]
+        refused += [name for name in ("metadata_mode", "repack_sequences", "packing_budgets") if getattr(config, name)]
         refused += ["min_balance_gain"] * (config.min_balance_gain > 0)
         if refused:
             raise ArgumentError(f"a scheduler that plans CP does not go with {list_offenders(refused)}")

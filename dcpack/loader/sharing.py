@@ -56,10 +56,16 @@ class Planned:
     Attributes:
         plans: one for each window.
         decisions: what balancing decided in each; empty where CP is planned.
+        loads_before: work of each rank in the step as its samples were read, in the unit of the costs.
+        loads_after: the same as it is planned.
+        num_moved: samples that another rank computes than the one that was to, or several do.
     """
 
     plans: tuple[Plan, ...]
     decisions: tuple[Decision, ...] = ()
+    loads_before: tuple[float, ...] = ()
+    loads_after: tuple[float, ...] = ()
+    num_moved: int = 0
 
 
 def share_plans(
@@ -86,7 +92,12 @@ def share_plans(
         with tell_failure(communicator):
             planned = make()
             decisions = [[*asdict(decision).values()] for decision in planned.decisions]
-            tree = {"plans": [plan.to_json() for plan in planned.plans], "decisions": decisions}
+            tree = {
+                "plans": [plan.to_json() for plan in planned.plans],
+                "decisions": decisions,
+                "loads": [list(planned.loads_before), list(planned.loads_after)],
+                "num_moved": planned.num_moved,
+            }
     if communicator.size == 1 and planned is not None:
         return planned
     received = broadcast_tree(communicator, tree, planner)
@@ -95,6 +106,9 @@ def share_plans(
     return Planned(
         plans=tuple(Plan.from_json(text) for text in received["plans"]),
         decisions=tuple(_decision(values) for values in received["decisions"]),
+        loads_before=tuple(received["loads"][0]),
+        loads_after=tuple(received["loads"][1]),
+        num_moved=received["num_moved"],
     )
 
 

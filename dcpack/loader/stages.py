@@ -1,0 +1,85 @@
+"""What each stage of a step took, and the end of a loader between two of them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dcpack.errors import DcpackError
+
+__all__ = ["STAGES", "LoaderClosedError", "Span", "Stages"]
+
+STAGES = ("read", "plan", "exchange", "pack")
+"""What it takes to make a step, in order; each includes the calls to other ranks that belong to it."""
+
+
+class LoaderClosedError(DcpackError):
+    """A step is not made to its end, because its loader was closed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A stretch of time on this rank, in seconds of `time.perf_counter`.
+
+    Attributes:
+        name: what was done.
+        start: when it began.
+        end: when it was done.
+    """
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+class Stages:
+    """Times the stages of steps; one thread works, another may stop it.
+
+    Example:
+        >>> stages = Stages()
+        >>> with stages.stage("read"):
+        ...     pass
+        >>> [span.name for span in stages.take()], stages.take()
+        (['read'], ())
+    """
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        self._lock = threading.Lock()
+        self._reason: BaseException | None = None
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the body."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spans.append(Span(name=name, start=start, end=time.perf_counter()))
+
+    def take(self) -> tuple[Span, ...]:
+        """Return what was timed since the last time."""
+        spans, self._spans = tuple(self._spans), []
+        return spans
+
+    def stop(self, reason: BaseException) -> None:
+        """Have every `check` from now on raise `reason`, or what an earlier call gave."""
+        with self._lock:
+            self._reason = self._reason or reason
+
+    def check(self) -> None:
+        """Go on, or raise if it was stopped: called where an error reaches all ranks.
+
+        Raises:
+            BaseException: it was stopped, for this reason.
+        """
+        if self._reason is not None:
+            raise self._reason
