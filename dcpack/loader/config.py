@@ -46,7 +46,7 @@ def backend_name(name: Any) -> str:
     return full
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DistributedDatasetConfig:
     """What the loader shall do; see docs/loader.md for the modes.
 

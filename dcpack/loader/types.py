@@ -59,7 +59,7 @@ def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:
     return MappingProxyType({key: check_amount(f"{name}[{key!r}]", value) for key, value in values.items()})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WorkloadCost:
     """What a sample costs in each part of a training step, in units of the user's choice; additive.
 
@@ -125,7 +125,7 @@ class SampleKey:
     dataset_index: int = -1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SampleMetadata:
     """What planning knows of a sample; what a `metadata_fn` returns.
 
@@ -198,7 +198,7 @@ class SampleMetadata:
         return cls(**{**tree, "cost": cost, "features": json.loads(tree["features"])})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PackingConstraints:
     """What every row must keep: its tokens within `seq_len`, and further amounts within budgets.
 
@@ -270,7 +270,7 @@ def _name_of(index: int, sample: SampleMetadata) -> str:
     return f"sample {index}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TensorFieldSpec:
     """Shape and dtype of one array of a batch, so that peers can receive it without a header.
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -86,12 +87,20 @@ def test_balancing_stays_inside_groups_and_moves_only_what_must(group: int, move
         assert {b.global_valid_tokens for b in batches} == {16}
 
 
-def test_the_ranks_of_a_node_are_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", [None, "7"])
+def test_the_ranks_of_a_node_are_a_group(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    # Ranks are threads here: the host is told by their names, odd ranks on another one.
+    monkeypatch.setattr("socket.gethostname", lambda: f"host {int(threading.current_thread().name[-1]) % 2}")
+
     def body(communicator: Communicator) -> tuple[int, ...]:
         return build(Steps([UNEVEN[communicator.rank]]), communicator)._communicators[-1].ranks
 
-    monkeypatch.delenv("GROUP_RANK", raising=False)
-    assert on_ranks(4, body) == [(0, 1, 2, 3)] * 4  # one host
+    if variable is None:
+        monkeypatch.delenv("GROUP_RANK", raising=False)
+        assert on_ranks(4, body) == [(0, 2), (1, 3), (0, 2), (1, 3)]
+    else:
+        monkeypatch.setenv("GROUP_RANK", variable)  # the launcher's word counts before the host's name
+        assert on_ranks(4, body) == [(0, 1, 2, 3)] * 4
 
 
 def test_uneven_ends_are_agreed_and_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import dcpack
 from dcpack import DistributedDatasetConfig, SampleMetadata, Topology, build_distributed_dataloader
 from dcpack.comm import Communicator
+from dcpack.data import ArraySource, write_megatron_index
 from dcpack.loader import CPPlanning
 
 from loader_helpers import (  # isort: skip
@@ -425,3 +428,72 @@ def test_an_algorithm_of_ones_own_sees_the_window_in_global_order(mode: str) -> 
     # Rank d reads positions 4 r + 2 d and the next in round r; rank 0 alone plans.
     assert seen == [[(i, i, i // 2 % 2, int(LENGTHS[i])) for i in range(8)]]
     assert nothing == []
+
+
+def test_uniform_cp_gives_all_ranks_one_size() -> None:
+    results = run(domain(4), config(seq_len=32, local_batch_size=3), scheduler="uniform_cp")
+    sizes = [{b.cp_size for found, _, _ in results for b in found if (b.step, b.microbatch) == (s, m)}
+             for s in range(4) for m in range(max(b.microbatch for b in results[0][0] if b.step == s) + 1)]  # fmt: skip
+    assert {len(found) for found in sizes} == {1}
+    outputs = [[b for b in found if b.cp_rank == 0] for found, _, _ in results]
+    assert by_step(outputs) == dict(enumerate(plain_steps(53, global_batch_size=12, seed=5)))
+
+
+@pytest.mark.parametrize("kind", ["array", "list", "source", "idx", "metadata"])
+def test_lengths_by_index_come_in_many_forms(kind: str, tmp_path: Path) -> None:
+    tokens = [np.arange(n) for n in LENGTHS]
+    write_megatron_index(tmp_path / "corpus", tokens, dtype=np.int32)
+    forms: dict[str, Any] = {
+        "array": LENGTHS,
+        "list": LENGTHS.tolist(),
+        "source": ArraySource(tokens),
+        "idx": tmp_path / "corpus.idx",
+        "metadata": [SampleMetadata(int(n)) for n in LENGTHS],
+    }
+    results = run(domain(2), config(local_batch_size=2, metadata_mode=True), metadata=forms[kind])
+    wanted = run(domain(2), config(local_batch_size=2, metadata_mode=True), metadata=LENGTHS)
+    assert [[b.sample_ids.tolist() for b in found] for found, _, _ in results] == [
+        [b.sample_ids.tolist() for b in found] for found, _, _ in wanted
+    ]
+
+
+def test_decisions_are_logged_where_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    def messages(log_balance: bool) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="dcpack"):
+            run(domain(2), config(local_batch_size=2, log_balance=log_balance), metadata_fn=describe)
+        return caplog.messages
+
+    assert messages(False) == []
+    found = messages(True)
+    assert len(found) == 12  # one window a micro-batch, told by the planner alone
+    assert all(text.startswith("window ") and "samples received by rank" in text for text in found)
+
+
+def test_ranks_that_come_to_other_plans_are_an_error_on_all() -> None:
+    class Own:
+        """Decides by the rank, which no policy may."""
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def assign(self, samples: Any, *, reference_bins: Any, **facts: Any) -> Any:
+            return reference_bins[:: -1 if self.rank else 1]
+
+        def objective(self, rank_costs: Any) -> float:
+            return rank_costs[0].llm if self.rank else 0.0
+
+    def body(communicator: Communicator) -> None:
+        loader = build_distributed_dataloader(
+            Numbered([9, 3]),
+            domain(2),
+            config(broadcast_plan=False),
+            batch_sampler=sampler(2, 2, shuffle=False),
+            metadata_fn=describe,
+            balancing_algorithm=Own(communicator.rank),
+        )
+        next(loader)
+
+    text = "this rank's plan differs from that of rank 0: window 0: bin 0: micro-batch 0, ranks 0..0"
+    with pytest.raises(dcpack.PeerError, match=text):
+        on_ranks(2, body)

@@ -10,6 +10,13 @@ from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.loader import SampleKey
 
 
+def test_arguments_have_an_order() -> None:
+    # That of the published interface, so that code which gives them by place keeps its meaning.
+    assert SampleMetadata(5, WorkloadCost(1, 2, 3, 4), "a").cost == WorkloadCost(io=1, transform=2, encoder=3, llm=4)
+    assert TensorFieldSpec((1,), "int64") == TensorFieldSpec(shape=(1,), dtype="int64")
+    assert PackingConstraints(8, "single", {"x": 1}).packing_budgets == {"x": 1.0}
+
+
 def test_costs_add_up_part_by_part() -> None:
     cost = WorkloadCost(io=1, llm=2) + WorkloadCost(llm=3, memory=4)
     assert cost == WorkloadCost(io=1, llm=5, memory=4)
