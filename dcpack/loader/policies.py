@@ -39,6 +39,8 @@ class SchedulerPolicy:
 
     def candidate(self, window: Window) -> Rows | None:
         """Return the scheduler's rows; None where it finds none that are as many as they must be."""
+        if window.num_ranks == 1 and window.one_a_row:
+            return None  # no order of whole samples on one rank costs less than another
         budgets = _whole_budgets(window)
         scheduler = self.scheduler
         if isinstance(scheduler, LocalGain):
