@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dcpack.comm import Communicator
+from dcpack.comm.buckets import as_words, bucket_bytes, place_blocks, take_blocks
 from dcpack.comm.dtypes import dtype_from_name
 from dcpack.comm.failures import name_ranks
 from dcpack.errors import PeerError
 from dcpack_jax.board import Board
-from dcpack_jax.buckets import as_words, bucket_bytes, place_blocks, take_blocks
 from dcpack_jax.programs import Programs
 from dcpack_jax.start import Ending
 from dcpack_jax.turns import Runner, Turns

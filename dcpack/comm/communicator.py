@@ -129,14 +129,16 @@ class Communicator(GroupMember):
         if (checksums[0] - checksums[1]) % 2**64:
             self._raise_untransposed(sent, expected)
         send_sizes, recv_sizes = (sent * itemsize).tolist(), (expected * itemsize).tolist()
+        largest, limit = max(record.largest_message for record in records), _common_limit(records)
+        self._largest_block = min(largest, limit)
         with self._transport():
             received = all_to_all_in_rounds(
                 self._all_to_all_bytes,
                 payload,
                 send_sizes,
                 recv_sizes,
-                largest=max(record.largest_message for record in records),
-                limit=_common_limit(records),
+                largest=largest,
+                limit=limit,
                 allocate=self._allocate,
             )
         self._bytes_sent += sum(send_sizes) - send_sizes[self.rank]
@@ -285,7 +287,11 @@ class Communicator(GroupMember):
 
     @abstractmethod
     def _all_to_all_bytes(self, payload: Any, send_sizes: list[int], recv_sizes: list[int]) -> Any:
-        """Send `send_sizes[j]` bytes to member j, this one included; return the bytes from all in a new buffer."""
+        """Send `send_sizes[j]` bytes to member j, this one included; return the bytes from all in a new buffer.
+
+        ``self._largest_block`` is an upper bound of the bytes of every block between any two members, the same on all:
+        what a library that moves equal blocks pads them to.
+        """
 
     @abstractmethod
     def _broadcast_bytes(self, payload: Any | None, size: int, root: int) -> Any:

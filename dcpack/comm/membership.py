@@ -75,6 +75,7 @@ class GroupMember(ABC):
         self._verb = ""
         self._call = -1
         self._num_calls = dict.fromkeys(VERBS, 0)
+        self._largest_block = 0  # bytes, of the present all-to-all
         self._bytes_sent = 0
         self._bytes_received = 0
         self._owner: threading.Thread | None = None

@@ -9,10 +9,10 @@ import jax_bodies
 import numpy as np
 import pytest
 import shared_bodies
-from dcpack_jax.buckets import bucket_bytes
 
 import dcpack
 from dcpack.comm import run_ranks
+from dcpack.comm.buckets import bucket_bytes
 
 
 def results(outcomes: list[Any]) -> list[Any]:

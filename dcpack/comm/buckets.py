@@ -1,6 +1,12 @@
-"""The sizes that are compiled: messages are padded to the next one, so that there are few programs."""
+"""Blocks of equal size for libraries that need them, in few sizes, so that few programs are compiled.
+
+TPU collectives take no uneven blocks, and each new size is a new program. So blocks are padded to the next bucket: a
+power of two. What is moved is uint32 words: bits that no library converts, cuts or rounds.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +28,7 @@ def bucket_bytes(num_bytes: int) -> int:
 
 
 def as_words(data: npt.NDArray[np.uint8], num_bytes: int) -> npt.NDArray[np.uint32]:
-    """Return bytes as uint32 words of zero-padded memory: what every device moves well, whatever the dtype was.
+    """Return bytes as uint32 words of zero-padded memory of their own.
 
     Args:
         data: uint8[n].
@@ -32,12 +38,10 @@ def as_words(data: npt.NDArray[np.uint8], num_bytes: int) -> npt.NDArray[np.uint
         >>> as_words(np.array([1, 0, 0, 0, 2], np.uint8), 8)
         array([1, 2], dtype=uint32)
     """
-    padded = np.zeros(num_bytes, np.uint8)
-    padded[: len(data)] = data
-    return padded.view(np.uint32)
+    return place_blocks(data, [len(data)], num_bytes)[0]
 
 
-def place_blocks(data: npt.NDArray[np.uint8], sizes: list[int], num_bytes: int) -> npt.NDArray[np.uint32]:
+def place_blocks(data: npt.NDArray[np.uint8], sizes: Sequence[int], num_bytes: int) -> npt.NDArray[np.uint32]:
     """Return blocks of bytes, end to end in `data`, as rows of equal size, zero-padded.
 
     Args:
@@ -58,7 +62,7 @@ def place_blocks(data: npt.NDArray[np.uint8], sizes: list[int], num_bytes: int) 
     return rows.view(np.uint32)
 
 
-def take_blocks(words: npt.NDArray[np.uint32], sizes: list[int]) -> npt.NDArray[np.uint8]:
+def take_blocks(words: npt.NDArray[np.uint32], sizes: Sequence[int]) -> npt.NDArray[np.uint8]:
     """Return the blocks of `place_blocks`, end to end, in new memory.
 
     Example:
