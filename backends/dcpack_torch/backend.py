@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import collections
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -29,7 +28,7 @@ from dcpack_torch.libraries import GlooLibrary, HcclLibrary, Library, NcclLibrar
 from dcpack_torch.mesh import DeviceMeshGroups
 from dcpack_torch.reader import read_with_workers
 from dcpack_torch.roll_call import assemble
-from dcpack_torch.wire import WIRE_DTYPES, array_as_tensor
+from dcpack_torch.wire import WIRE_DTYPES, map_tensors
 
 __all__ = ["TorchBackend", "TorchGlooBackend", "TorchHcclBackend", "TorchNcclBackend"]
 
@@ -126,16 +125,7 @@ class TorchBackend(Backend):
             device: another device; None: this process's.
         """
         target = self.device if device is None else torch.device(device)
-        if isinstance(array, np.ndarray | np.generic):
-            return self._place(array_as_tensor(np.asarray(array)), target)
-        if isinstance(array, torch.Tensor):
-            return self._place(array, target)
-        if isinstance(array, Mapping):
-            return {key: self.to_device(value, target) for key, value in array.items()}
-        if isinstance(array, list | tuple):
-            moved = [self.to_device(value, target) for value in array]
-            return moved if isinstance(array, list) else tuple(moved)
-        return array
+        return map_tensors(array, lambda tensor: self._place(tensor, target))
 
     def _place(self, tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
         if tensor.device == target:
@@ -210,6 +200,7 @@ class TorchGlooBackend(TorchBackend):
     """CPU processes, over TCP; see `TorchBackend` for which processes and for the options.
 
     Example:
+        >>> import numpy as np
         >>> TorchGlooBackend().to_device({"input_ids": np.array([3, 4], np.uint16)})
         {'input_ids': tensor([3, 4], dtype=torch.uint16)}
     """

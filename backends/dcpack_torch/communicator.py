@@ -190,11 +190,15 @@ class TorchCommunicator(Communicator):
             if group is None and len(ranks) > 1:
                 with self._translated():
                     group = self._pool.create(uid, members.index(self.rank), ranks)
+        return self._make_child(group, uid, members.index(self.rank), ranks)
+
+    def _make_child(self, group: Group | None, uid: str, member: int, ranks: Sequence[int]) -> TorchCommunicator:
+        """Return the communicator of a group that came out of this one."""
         return TorchCommunicator(
             self._pool,
             group,
             uid,
-            members.index(self.rank),
+            member,
             ranks,
             deadline_s=self.deadline_s,
             max_message_bytes=self.max_message_bytes,

@@ -6,10 +6,11 @@ with other dtypes only, the bytes are viewed as those and padded to whole elemen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -22,6 +23,7 @@ __all__ = [
     "array_as_tensor",
     "as_elements",
     "bytes_as_tensor",
+    "map_tensors",
     "pack_blocks",
     "padded_size",
     "tensor_as_bytes",
@@ -102,6 +104,30 @@ def array_as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     if not data.flags.writeable:
         data = data.copy()  # a tensor of read-only memory would let its user write there
     return bytes_as_tensor(torch.from_numpy(data), name, array.shape)
+
+
+def map_tensors(tree: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return `tree` with ``place(tensor)`` for each tensor, and for each NumPy array as a tensor of the same dtype.
+
+    Args:
+        tree: an array, a tensor, or mappings, lists and tuples of them, of which anything else stays as it is.
+        place: what becomes of a tensor.
+
+    Example:
+        >>> import numpy as np
+        >>> map_tensors({"input_ids": [np.array([3, 4], np.uint16)], "name": "a"}, lambda tensor: tensor)
+        {'input_ids': [tensor([3, 4], dtype=torch.uint16)], 'name': 'a'}
+    """
+    if isinstance(tree, np.ndarray | np.generic):
+        return place(array_as_tensor(np.asarray(tree)))
+    if isinstance(tree, torch.Tensor):
+        return place(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(value, place) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        moved = [map_tensors(value, place) for value in tree]
+        return moved if isinstance(tree, list) else tuple(moved)
+    return tree
 
 
 def padded_size(num_bytes: int, dtype: torch.dtype) -> int:

@@ -52,9 +52,14 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    backend = None if args.backend == "fake" else get_backend(args.backend)
-    communicator = None if backend is None else backend.world()
-    topology = None if backend is None else backend.topology()
+    if args.backend == "fake":
+        return _prove(args)
+    backend = get_backend(args.backend)
+    return max(backend.run(lambda communicator: _prove(args, communicator, backend.topology())))
+
+
+def _prove(args: argparse.Namespace, communicator: Communicator | None = None, topology: Topology | None = None) -> int:
+    """Be one process, or all ranks where there is no communicator; return the exit code."""
     options = DemoOptions(
         data=tuple(args.data),
         num_ranks=_num_ranks(args, communicator, topology),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from dcpack.errors import ArgumentError
 from dcpack.topology import Topology
 
 __all__ = ["Backend", "Mesh", "MeshAxes"]
+
+_Result = TypeVar("_Result")
 
 
 class Mesh(Protocol):
@@ -66,6 +68,13 @@ class Backend(ABC):
     @abstractmethod
     def world(self) -> Communicator:
         """Return the communicator of all processes; never a smaller one because something is not set up."""
+
+    def run(self, fn: Callable[[Communicator], _Result]) -> list[_Result]:
+        """Run ``fn(world)`` on every rank of this process and return the results, by rank.
+
+        Most back ends have one rank a process, which a launcher starts; some start ranks as threads.
+        """
+        return [fn(self.world())]
 
     def from_mesh(self, mesh: Mesh, axes: Any) -> Communicator:
         """Return the communicator of this process's group along `axes` of `mesh`; all processes call it together.

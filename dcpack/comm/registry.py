@@ -26,6 +26,7 @@ _BUILT_IN = {
     "torch-gloo": ("dcpack_torch.backend:TorchGlooBackend", "torch"),
     "torch-hccl": ("dcpack_torch.backend:TorchHcclBackend", "npu"),
     "torch-nccl": ("dcpack_torch.backend:TorchNcclBackend", "torch"),
+    "torch-xla": ("dcpack_xla.backend:XlaBackend", "xla"),
 }
 """By name, where the class is, and the extra of dcpack that brings what it needs (empty: nothing)."""
 

@@ -64,7 +64,8 @@ def test_unknown_name_lists_the_others_and_what_they_need(monkeypatch: pytest.Mo
     assert str(caught.value) == (
         f"unknown back end {name!r}; there are: 'fake' (needs nothing more), 'jax' (needs dcpack[jax]), "
         "'other' (comes from the package dcpack-other), 'torch-gloo' (needs dcpack[torch]), "
-        "'torch-hccl' (needs dcpack[npu]), 'torch-nccl' (needs dcpack[torch]), 'warp' (needs dcpack[warp])"
+        "'torch-hccl' (needs dcpack[npu]), 'torch-nccl' (needs dcpack[torch]), "
+        "'torch-xla' (needs dcpack[xla]), 'warp' (needs dcpack[warp])"
     )
 
 
