@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcpack.errors import ArgumentError, InfeasibleError
@@ -202,6 +202,7 @@ def test_groups_share_a_bin_and_no_window_cuts_them() -> None:
     assert drained(grouped([0, 2, 0, 3], [0, 0, 1, 1])) == [[1, 3]]  # empty sequences are in no bin
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_groups_stay_whole_over_windows_and_resumes(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 4), max_size=12))

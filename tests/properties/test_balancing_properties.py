@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcpack._checks import Int64Array
@@ -60,6 +60,7 @@ def test_the_best_effort_is_never_worse(
 @pytest.mark.parametrize("effort", EFFORTS)
 @pytest.mark.parametrize("equal_size", [False, True])
 @pytest.mark.parametrize("name", sorted(BALANCERS))
+@settings(deadline=None)
 @given(costs=st.lists(st.integers(0, 12), min_size=1, max_size=60), num_parts=st.integers(1, 12), data=st.data())
 def test_the_order_of_items_changes_nothing_but_their_numbers(
     name: str, equal_size: bool, effort: str, costs: list[int], num_parts: int, data: st.DataObject
