@@ -21,7 +21,7 @@ from dcpack.comm.watchdog import end_process_after
 from dcpack.errors import ArgumentError, BackendError, PeerError
 from dcpack_jax.board import Board
 from dcpack_jax.communicator import JaxCommunicator, Process
-from dcpack_jax.mesh import MeshGroups
+from dcpack_jax.mesh import AXES, MeshGroups
 from dcpack_jax.private import job, service_client
 from dcpack_jax.start import Ending, start_processes
 from dcpack_jax.turns import Runner, Turns
@@ -63,6 +63,7 @@ class JaxBackend(Backend):
     """
 
     name = "jax"
+    needs_equal_groups = True
 
     def __init__(
         self,
@@ -120,6 +121,8 @@ class JaxBackend(Backend):
     def describe_mesh(self, mesh: Any) -> MeshAxes:
         """Return the axes and ranks of a `jax.sharding.Mesh` of one device a process, or of a `Topology`.
 
+        Axes of the usual names (`dcpack_jax.mesh.AXES`) get those of dcpack: ``data`` is ``dp``.
+
         Raises:
             ArgumentError: a process has several devices in the mesh; pass its `topology_of_mesh`.
         """
@@ -128,7 +131,7 @@ class JaxBackend(Backend):
         processes = MeshGroups(mesh).processes
         if len(np.unique(processes)) < processes.size:
             raise ArgumentError(f"a process has several devices of {mesh}: pass dcpack_jax.mesh.topology_of_mesh(mesh)")
-        return MeshAxes(names=tuple(mesh.axis_names), ranks=processes)
+        return MeshAxes(names=tuple(AXES.get(name, name) for name in map(str, mesh.axis_names)), ranks=processes)
 
     def to_device(self, array: Any, device: Any = None) -> Any:
         """Return NumPy arrays as JAX arrays on this process's first device; JAX arrays stay where they are.

@@ -50,6 +50,8 @@ class Backend(ABC):
         name: the name in the registry.
         allows_threads: whether a communicator of its own may be used by a thread beside the training, as the loader
             does to stay ahead; not where the device wants all calls in one order.
+        needs_equal_groups: whether all CP groups of a micro-batch must have one size, as where one program runs on all
+            devices at once; plans with several sizes are then refused.
 
     Example:
         >>> from dcpack.comm import get_backend
@@ -59,6 +61,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
     allows_threads: ClassVar[bool] = False
+    needs_equal_groups: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

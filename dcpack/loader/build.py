@@ -164,7 +164,7 @@ class _Builder:
             roles = self._roles(mesh)
             self.plan_rank = roles.lane_of(self.rank)
             self.is_constructor = roles.constructors[self.plan_rank] == self.rank
-            self.request.check(roles, self.plan_rank, is_constructor=self.is_constructor)
+            self.request.check(roles, self.plan_rank, is_constructor=self.is_constructor, backend=self.backend)
             self.mode = self.request.mode()
             self._bind_peer(roles)
         except Exception as caught:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpack._checks import check_choice, check_int, list_offenders
+from dcpack.comm import Backend
 from dcpack.errors import ArgumentError
 from dcpack.loader.config import DistributedDatasetConfig
 from dcpack.loader.costs import CostRule
@@ -127,13 +128,14 @@ class Request:
 
     # ---- rules ---------------------------------------------------------------------------------------------------
 
-    def check(self, roles: Roles, plan_rank: int, *, is_constructor: bool) -> None:
+    def check(self, roles: Roles, plan_rank: int, *, is_constructor: bool, backend: Backend) -> None:
         """Refuse arguments that cannot go together.
 
         Args:
             roles: of the mesh.
             plan_rank: this rank's lane.
             is_constructor: whether this rank builds batches; data is looked at there alone.
+            backend: of the mesh.
 
         Raises:
             ArgumentError: the first rule that is broken.
@@ -154,6 +156,7 @@ class Request:
             self._check_native(mode)
         if mode == "planned_cp":
             self._check_planned_cp(rule)
+            self._check_cp_sizes(backend)
         if is_constructor and mode != "external":
             self._check_data(len(roles.lanes), plan_rank)
 
@@ -256,6 +259,17 @@ class Request:
             )
         if rule.of_metadata is not None:
             raise ArgumentError("cost_model must be a dcpack.CostModel where CP is planned: it prices lengths")
+
+    def _check_cp_sizes(self, backend: Backend) -> None:
+        planning = self.cp_planning()
+        assert planning is not None
+        scheduler = get_scheduler(planning.scheduler)
+        if backend.needs_equal_groups and not getattr(scheduler, "equal_groups", False):
+            raise ArgumentError(
+                f"scheduler {scheduler.name!r} mixes CP sizes in a micro-batch, but on back end {backend.name!r} one "
+                "program runs on all devices, with one CP size, and every mixture would be compiled anew: use "
+                "'uniform_cp'"
+            )
 
     def _check_data(self, dp_size: int, dp_rank: int) -> None:
         if not all(hasattr(self.dataset, name) for name in ("__len__", "__getitem__")):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +22,12 @@ import dcpack
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError, PeerError
 from dcpack.exchange import StaticShapes, exchange_samples, gather_samples
+
+_ROOT = str(Path(__file__).parents[2])
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
+
+from tests.loader import loader_helpers  # noqa: E402 - found through the lines above
 
 JAX_DTYPES = ("bool", "uint8", "int8", "int16", "uint32", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64")
 
@@ -247,6 +255,61 @@ def mesh_groups(rank: int, size: int) -> dict[str, Any]:
 def run_alone() -> tuple[str, tuple[int, ...]]:
     world = dcpack.get_backend("jax").world()
     return type(world).__name__, world.ranks
+
+
+# RL batches and TP broadcast.
+
+
+def gather_and_broadcast(rank: int, size: int) -> dict[str, Any]:
+    """Gather NumPy and JAX batches, and receive what rank 0 reads, over the service and over the devices."""
+    found: dict[str, Any] = {}
+    for way, service_bytes in (("service", 1 << 16), ("devices", 0)):
+        world = JaxBackend(deadline_s=60.0, service_bytes=service_bytes).world()
+        no_rows = jax.numpy.zeros((0, 3), "bfloat16")
+        found[way] = (
+            shared_bodies.gather_rollouts(world, np.array, np.ndarray),
+            shared_bodies.gather_rollouts(world, jax.device_put, jax.Array),
+            shared_bodies.broadcast_batches(
+                world,
+                lambda fails, no_rows=no_rows: shared_bodies.stream(jax.device_put, no_rows, fails=fails),
+                jax.Array,
+                jax.numpy.bfloat16,
+            ),
+        )
+    return found
+
+
+# The loader.
+
+LOADER_MODES: dict[str, dict[str, Any]] = {
+    "online": {"metadata_fn": loader_helpers.describe},
+    "metadata": {"metadata": loader_helpers.LENGTHS},
+    "planned_cp": {"scheduler": "uniform_cp", "cost_model": dcpack.RingCost()},
+}
+
+
+def load_epochs(mesh: Any, backend: Any) -> dict[str, tuple[Any, ...]]:
+    """One epoch of each mode, on two ranks: batches, reads, state, and number of dropped samples."""
+    # Short rows, so that some samples need both ranks.
+    return {
+        mode: loader_helpers.one_epoch(
+            mesh, loader_helpers.settings(mode, 2, backend, seq_len=20 if mode == "planned_cp" else 64), **arguments
+        )
+        for mode, arguments in LOADER_MODES.items()
+    }
+
+
+def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]], str]:
+    """Load over a mesh of JAX's devices; and with a scheduler that is refused."""
+    backend = {"name": "jax", "deadline_s": 60.0}
+    dcpack.get_backend(backend).world()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    refused = ""
+    try:
+        loader_helpers.one_epoch(mesh, loader_helpers.settings("planned_cp", 2, backend), scheduler="dynamic_cp")
+    except ArgumentError as error:
+        refused = str(error)
+    return load_epochs(mesh, backend), refused
 
 
 # Global arrays.

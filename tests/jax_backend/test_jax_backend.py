@@ -81,6 +81,12 @@ def test_devices_get_what_processes_would(launch: Callable[..., Any], size: int,
     assert all(identical for _, _, identical in fake)
 
 
+def test_rl_batches_are_gathered_and_tp_batches_broadcast(launch: Callable[..., Any]):
+    gathered = shared_bodies.gathered_rollouts(2)
+    for found in results(launch(2, jax_bodies.gather_and_broadcast)):
+        assert found == dict.fromkeys(("service", "devices"), (gathered, gathered, shared_bodies.BROADCAST_SEEN))
+
+
 def test_buckets_hold_what_they_must():
     sizes = [1, 1023, 1024, 1025, 4096, 4097, (1 << 24) - 1, 1 << 24]
     buckets = [bucket_bytes(size) for size in sizes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -76,3 +77,49 @@ def on_ranks(num_ranks: int, fn: Callable[[Communicator], Any]) -> list[Any]:
 
 def sampler(size: int = 12, num_samples: int = len(LENGTHS), **options: Any) -> GlobalBatchSampler:
     return GlobalBatchSampler(num_samples, **{"global_batch_size": size, "seed": 5, **options})
+
+
+def settings(mode: str, local: int, backend: Any, **options: Any) -> DistributedDatasetConfig:
+    """The configuration of a mode: windows of two micro-batches, but under planned CP."""
+    window = {} if mode == "planned_cp" else {"balance_window_size": 2}
+    values = {"local_batch_size": local, "metadata_mode": mode == "metadata", **window, **options}
+    return config(communication_backend=backend, **values)
+
+
+def one_epoch(on: Any, chosen: DistributedDatasetConfig, **arguments: Any) -> tuple[Any, ...]:
+    """The batches of an epoch on this rank, its reads, the state after it, and how many samples were dropped."""
+    data = Numbered()
+    with dcpack.build_distributed_dataloader(data, on, chosen, batch_sampler=sampler(), **arguments) as loader:
+        batches = [facts(batch) for batch in loader]
+        return batches, dict(data.reads), loader.state_dict(), loader.num_dropped
+
+
+def digest(value: Any) -> str:
+    """A hash of a batch, of types and bytes."""
+    found = hashlib.sha256()
+
+    def feed(inner: Any) -> None:
+        found.update(type(inner).__name__.encode())
+        if isinstance(inner, dict):
+            for key in inner:
+                found.update(key.encode())
+                feed(inner[key])
+        elif isinstance(inner, list | tuple):
+            for part in inner:
+                feed(part)
+        elif isinstance(inner, np.ndarray):
+            found.update(f"{inner.dtype}{inner.shape}".encode() + inner.tobytes())
+        else:
+            found.update(repr(inner).encode())
+
+    feed(value)
+    return found.hexdigest()
+
+
+def facts(batch: Any) -> dict[str, Any]:
+    names = ("epoch", "step", "microbatch", "num_microbatches", "num_valid_tokens", "global_valid_tokens", "cp_size")
+    return {
+        **{name: getattr(batch, name) for name in (*names, "cp_rank", "cp_ranks")},
+        "ids": batch.sample_ids.tolist(),
+        "digest": digest(batch.data),
+    }

@@ -14,8 +14,9 @@ from dcpack import (
     WorkloadCost,
     build_distributed_dataloader,
 )
-from dcpack.comm import Communicator
+from dcpack.comm import Communicator, FakeBackend
 from dcpack.errors import ArgumentError
+from dcpack.loader import CPPlanning
 from dcpack.loader.rules import check_dataloader_kwargs
 
 from loader_helpers import LENGTHS, Numbered, config, describe, domain, on_ranks, sampler  # isort: skip
@@ -167,6 +168,18 @@ def test_arguments_that_cannot_go_together(change: Any, settings: Any, text: str
     with pytest.raises(ArgumentError) as caught:
         build(change, settings)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("scheduler", ["dynamic_cp", CPPlanning(scheduler="packing_aware")])
+def test_mixed_cp_sizes_are_refused_where_one_program_runs_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, scheduler: Any
+) -> None:
+    assert build({**CP, "scheduler": scheduler}) is not None
+    monkeypatch.setattr(FakeBackend, "needs_equal_groups", True)
+    with pytest.raises(ArgumentError, match=r"mixes CP sizes in a micro-batch, but on back end 'fake'.*'uniform_cp'"):
+        build({**CP, "scheduler": scheduler})
+    for equal in ("uniform_cp", CPPlanning(scheduler="uniform_cp", max_cp_size=1)):
+        assert build({**CP, "scheduler": equal}) is not None
 
 
 def test_a_config_of_another_type_is_refused() -> None:

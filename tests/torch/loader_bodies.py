@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -27,6 +26,7 @@ if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
 from tests.loader import loader_helpers  # noqa: E402 - found through the lines above
+from tests.loader.loader_helpers import facts  # noqa: E402
 
 BACKEND = {"name": "torch-gloo", "deadline_s": 30.0}
 MODES: dict[str, dict[str, Any]] = {
@@ -37,41 +37,8 @@ MODES: dict[str, dict[str, Any]] = {
 STEPS_SIZE, STEPS_SAMPLES = 12, 150  # 12 steps, and 6 samples that no epoch hands out
 
 
-def digest(value: Any) -> str:
-    """A hash of a batch, of types and bytes."""
-    found = hashlib.sha256()
-
-    def feed(inner: Any) -> None:
-        found.update(type(inner).__name__.encode())
-        if isinstance(inner, dict):
-            for key in inner:
-                found.update(key.encode())
-                feed(inner[key])
-        elif isinstance(inner, list | tuple):
-            for part in inner:
-                feed(part)
-        elif isinstance(inner, np.ndarray):
-            found.update(f"{inner.dtype}{inner.shape}".encode() + inner.tobytes())
-        else:
-            found.update(repr(inner).encode())
-
-    feed(value)
-    return found.hexdigest()
-
-
-def facts(batch: Any) -> dict[str, Any]:
-    names = ("epoch", "step", "microbatch", "num_microbatches", "num_valid_tokens", "global_valid_tokens", "cp_size")
-    return {
-        **{name: getattr(batch, name) for name in (*names, "cp_rank", "cp_ranks")},
-        "ids": batch.sample_ids.tolist(),
-        "digest": digest(batch.data),
-    }
-
-
 def settings(mode: str, local: int, **options: Any) -> Any:
-    window = {} if mode == "planned_cp" else {"balance_window_size": 2}
-    values = {"seq_len": 64, "local_batch_size": local, "metadata_mode": mode == "metadata", **window, **options}
-    return loader_helpers.config(communication_backend=BACKEND, **values)
+    return loader_helpers.settings(mode, local, BACKEND, **options)
 
 
 def modes_on_a_mesh(rank: int, size: int, axes: dict[str, int]) -> dict[str, Any]:
@@ -82,16 +49,9 @@ def modes_on_a_mesh(rank: int, size: int, axes: dict[str, int]) -> dict[str, Any
         builders = 1
         for axis, length in axes.items():
             builders *= length if axis == "dp" or (axis == "cp" and mode == "planned_cp") else 1
-        data = loader_helpers.Numbered()
         moves = mock.patch.object(Communicator, "all_to_all", _forbidden)
-        with (
-            moves if mode == "metadata" else contextlib.nullcontext(),
-            build_distributed_dataloader(
-                data, mesh, settings(mode, 4 // builders), batch_sampler=loader_helpers.sampler(), **arguments
-            ) as loader,
-        ):
-            batches = [facts(batch) for batch in loader]
-            found[mode] = (batches, dict(data.reads), loader.state_dict(), loader.num_dropped)
+        with moves if mode == "metadata" else contextlib.nullcontext():
+            found[mode] = loader_helpers.one_epoch(mesh, settings(mode, 4 // builders), **arguments)
     return found
 
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import shared_bodies
 import torch
 import torch.distributed as dist
 from dcpack_torch.backend import TorchGlooBackend
 from dcpack_torch.random_data import get_random_dataset_fsdp_tp, get_random_varlen_dataset_fsdp_tp
 from torch.utils.data import DataLoader, IterableDataset
 
-from dcpack import BatchedDataDict, PeerError, TPBroadcastDataLoader
-from dcpack.batched_data_dict import PackedColumn
-
-
-def rollouts(rank: int, make: Any) -> BatchedDataDict:
-    """Rank r has r rows of r tokens, so that rank 0 has none."""
-    return BatchedDataDict(
-        ids=make(np.full((rank, rank), rank, np.int32)),
-        logprobs=make(np.full(rank, rank / 2, np.float32)),
-        texts=[f"rank {rank}"] * rank,
-        images=PackedColumn(make(np.full((rank, 2), rank, np.int32)), [0] * rank + [rank] if rank else [0]),
-    )
+from dcpack import BatchedDataDict, PeerError
 
 
 def gather_batches(rank: int, size: int) -> dict[str, Any]:
@@ -36,16 +26,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
         ("torch", torch.tensor, torch.Tensor),
         ("jax", jax.device_put, jax.Array),
     ):
-        batch = rollouts(rank, make)
-        gathered = batch.all_gather(world)
-        assert isinstance(gathered["ids"], kind)
-        assert isinstance(gathered["images"].values, kind)
-        found[name] = {
-            "ids": np.asarray(gathered["ids"]).tolist(),
-            "logprobs": np.asarray(gathered["logprobs"]).tolist(),
-            "texts": gathered["texts"],
-            "images": (np.asarray(gathered["images"].values).tolist(), gathered["images"].offsets.tolist()),
-        }
+        found[name] = shared_bodies.gather_rollouts(world, make, kind)
     half: Any = dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))
     mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=20.0).world()
     found["half"] = BatchedDataDict(r=[rank] * rank).all_gather(mine)["r"]
@@ -86,31 +67,15 @@ class Stream(IterableDataset[Any]):
         self.fails = fails
 
     def __iter__(self) -> Any:
-        yield {"ids": torch.arange(6).reshape(2, 3), "meta": ["a", 1.5]}
-        yield {"ids": torch.zeros(0, 3, dtype=torch.bfloat16), "meta": ["b", None]}
-        if self.fails:
-            raise OSError("disk gone")
+        return shared_bodies.stream(torch.tensor, torch.zeros(0, 3, dtype=torch.bfloat16), fails=self.fails)
 
 
 def broadcast_batches(rank: int, size: int) -> list[Any]:
     """The leader's DataLoader over an endless kind of dataset, and then one that fails."""
     world = TorchGlooBackend(deadline_s=20.0).world()
-    source = DataLoader(Stream(fails=False), batch_size=None) if rank == 0 else None
-    first, second = TPBroadcastDataLoader(source, world)
-    assert second["ids"].dtype == torch.bfloat16
-    seen: list[Any] = [first["ids"].tolist(), first["meta"], list(second["ids"].shape), second["meta"]]
-    loader = TPBroadcastDataLoader(DataLoader(Stream(fails=True), batch_size=None), world)
-    try:
-        len(loader)
-    except TypeError:
-        seen.append("no length")
-    batches = []
-    try:
-        for batch in loader:
-            batches.append(batch)
-    except PeerError as error:
-        seen.append((len(batches), error.rank, error.cause))
-    return seen
+    return shared_bodies.broadcast_batches(
+        world, lambda fails: DataLoader(Stream(fails), batch_size=None), torch.Tensor, torch.bfloat16
+    )
 
 
 def random_data(rank: int, size: int, tp_size: int, broadcast_within_tp: bool) -> dict[str, Any]:

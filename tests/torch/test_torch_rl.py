@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rl_bodies
+import shared_bodies
 import torch
 from dcpack_torch.random_data import (
     RandomTokens,
@@ -26,24 +27,13 @@ def results(outcomes: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_gather_of_ragged_rows_and_empty_ranks(launch: Callable[..., Any], size: int):
     ranks = [rank for rank in range(size) for _ in range(rank)]  # 1, 2, 2, 3, 3, 3
-    expected = {
-        "ids": [[rank] * rank + [0] * (size - 1 - rank) for rank in ranks],
-        "logprobs": [rank / 2 for rank in ranks],
-        "texts": [f"rank {rank}" for rank in ranks],
-        "images": ([[rank, rank] for rank in ranks], images_offsets(size)),
-    }
+    expected = shared_bodies.gathered_rollouts(size)
     for rank, found in enumerate(results(launch(size, rl_bodies.gather_batches))):
         for library in ("numpy", "torch", "jax"):
             assert found[library] == expected
         members = range(size // 2) if rank < size // 2 else range(size // 2, size)
         assert found["half"] == [member for member in members for _ in range(member)]
         assert found["bfloat16"] == [[0.5]] * len(ranks)
-
-
-def images_offsets(size: int) -> list[int]:
-    """On each rank all images belong to its last row."""
-    counts = [rank if row == rank - 1 else 0 for rank in range(size) for row in range(rank)]
-    return np.cumsum([0, *counts]).tolist()
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -60,8 +50,7 @@ def test_a_wrong_batch_on_one_rank_is_an_error_on_all(launch: Callable[..., Any]
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_tp_broadcast(launch: Callable[..., Any], size: int):
-    expected = [[[0, 1, 2], [3, 4, 5]], ["a", 1.5], [0, 3], ["b", None], "no length", (2, 0, "OSError")]
-    assert results(launch(size, rl_bodies.broadcast_batches)) == [expected] * size
+    assert results(launch(size, rl_bodies.broadcast_batches)) == [shared_bodies.BROADCAST_SEEN] * size
 
 
 @pytest.mark.parametrize("broadcast", [False, True])
