@@ -6,6 +6,7 @@ from dcpack.loader.config import SHORT_BACKEND_NAMES, DistributedDatasetConfig
 from dcpack.loader.loader import DistributedDataLoader
 from dcpack.loader.planned_cp import CPPlanning, packed_fields
 from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.specs import TensorFieldSpec
 from dcpack.loader.stages import LoaderClosedError, Span
 from dcpack.loader.step_metrics import StepRecord, time_recorder
 from dcpack.loader.text_rows import TextRows
@@ -18,7 +19,6 @@ from dcpack.loader.types import (
     PackingConstraints,
     SampleKey,
     SampleMetadata,
-    TensorFieldSpec,
     WorkloadCost,
 )
 

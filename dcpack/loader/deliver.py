@@ -23,7 +23,7 @@ from dcpack.errors import ArgumentError
 from dcpack.loader.batches import LoaderBatch
 from dcpack.loader.roles import Roles
 from dcpack.loader.sharing import tell_failure
-from dcpack.loader.types import TensorFieldSpec
+from dcpack.loader.specs import TensorFieldSpec
 
 __all__ = ["Delivery", "check_batch_spec"]
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dcpack._checks import Int64Array, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL
-from dcpack.loader.types import TensorFieldSpec
+from dcpack.loader.specs import TensorFieldSpec
 
 __all__ = ["TextRows"]
 
