@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,8 @@ def test_programs_of_the_caller_are_not_run(run: Run, runtime: Runtime) -> None:
         world.barrier()
         assert runtime.count_executions() == before + SIZE, "each device ran one program, the exchange"
         world.barrier()  # all have looked
+        recorded = importlib.import_module("torch_xla")._XLAC._get_xla_tensors_text([pending])
+        assert "aten::add" in recorded, f"what the caller recorded was run: {recorded}"
         return runtime.fetch(pending).tolist()
 
     assert run(body) == [[13.0] * 3] * SIZE
