@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -77,7 +77,8 @@ class StepsAhead:
         if self._thread is not None:
             self.prefetch()
         elif not self._is_planned:
-            self._draft = self._maker.plan_step(*self._at)
+            with self._failing():
+                self._draft = self._maker.plan_step(*self._at)
             self._is_planned = True
 
     def prefetch(self) -> None:
@@ -89,8 +90,18 @@ class StepsAhead:
             self._result = self._thread.submit(_Making(self._maker, epoch, step))
             return
         self.prefetch_plan()
+        with self._failing():
+            step = _built(self._draft, self._maker.stages)
         self._result = Future()
-        self._result.set_result(_built(self._draft, self._maker.stages))
+        self._result.set_result(step)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def peek(self) -> Planned | None:
         """Wait for what is ahead and return its plans; None where nothing is, or the epoch ends."""
@@ -100,10 +111,18 @@ class StepsAhead:
         return None if self._draft is None else self._draft.planned
 
     def tell(self, error: BaseException) -> None:
-        """Have the other constructors learn of an error here, without waiting; a failed step they have heard of."""
-        if self._thread is not None and not self._has_failed:
+        """Have the other constructors learn of an error here; of a step that failed they have heard.
+
+        A thread tells them while this one goes on; without one they are waited for.
+        """
+        if self._has_failed:
+            return
+        telling = _Telling(self._maker, error)
+        if self._thread is None:
+            telling()
+        else:
             self._maker.stages.stop(error)
-            self._thread.submit(_Telling(self._maker, error))
+            self._thread.submit(telling)
 
     def close(self) -> None:
         """End the thread, and close the communicators; whatever it does. Any number of times."""
@@ -139,7 +158,10 @@ def _built(draft: Draft | None, stages: Stages) -> Step | None:
 
 
 class _WorkThread:
-    """A thread that does one job after the other; it is started with the first, and holds nothing between two."""
+    """A thread that does one job after the other, until one fails: the others then share its error.
+
+    It is started with the first job, and holds nothing between two.
+    """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -163,12 +185,16 @@ class _WorkThread:
 
 
 def _serve(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    failure: BaseException | None = None
     while (item := jobs.get()) is not None:
         future, job = item
-        try:
-            future.set_result(job())
-        except BaseException as error:
-            future.set_exception(error)
+        if failure is None:
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            future.set_exception(failure)
         del item, future, job  # or a closed loader would live on in this frame
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -81,6 +82,7 @@ class DistributedDataLoader:
         self._has_started = False
         self._has_ended = False
         self._is_in_step = False
+        self._peers_know = False  # of the failure
         self._failure: BaseException | None = None
         self.last_planned: Planned | None = None
         self._source = self._source_now()
@@ -152,7 +154,6 @@ class DistributedDataLoader:
         try:
             work(self._ahead)
         except BaseException as error:
-            self._tell(error)
             self._fail(error)
             raise
 
@@ -184,7 +185,11 @@ class DistributedDataLoader:
         if not self._is_in_step:
             self._meter.close_step(asked_at)
         built = self._next_built()
-        batch = self._delivery.deliver(built)
+        try:
+            batch = self._delivery.deliver(built)
+        except PeerError:
+            self._peers_know = True
+            raise
         if batch is None:
             return None
         if (batch.epoch, batch.step) != (self._epoch, self._step):
@@ -219,17 +224,21 @@ class DistributedDataLoader:
             raise
 
     def _fail(self, error: BaseException) -> None:
-        """Be of no more use; the others, which may be making a step with this rank, are told."""
-        if self._failure is None and self._ahead is not None:
-            self._ahead.tell(error)
+        """Be of no more use; all other ranks are told, those that build batches by those that do."""
+        if self._failure is not None:
+            return
         self._failure = error
+        self._tell(error)
+        if self._ahead is not None:
+            self._ahead.tell(error)
 
     def _tell(self, error: BaseException) -> None:
-        """Tell the ranks that wait for this one's batch; they raise, and so will this one."""
-        try:
-            self._delivery.tell(error)
-        except PeerError:
+        """Tell the ranks that get the same batches; they raise in their next call, and so will this one."""
+        if self._peers_know:
             return
+        self._peers_know = True
+        with contextlib.suppress(PeerError):
+            self._delivery.tell(error)
 
     def _complete_step(self) -> None:
         self._step += 1

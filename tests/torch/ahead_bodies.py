@@ -1,0 +1,108 @@
+"""What the processes of the tests of staying ahead do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import loader_bodies
+from loader_bodies import loader_helpers
+
+import dcpack
+from dcpack import DistributedDataLoader, Topology, build_distributed_dataloader
+
+
+class Trapped(loader_helpers.Numbered):
+    """Something happens at a read of the second step."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__()
+        self.action = action
+
+    def __getitem__(self, index: int) -> Any:
+        if sum(self.reads.values()) == 7:
+            if self.action == "raise":
+                raise KeyError("x")
+            if self.action == "delay":
+                time.sleep(0.3)
+            if self.action == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def build(size: int, data: Any = None, **options: Any) -> DistributedDataLoader:
+    return build_distributed_dataloader(
+        loader_helpers.Numbered() if data is None else data,
+        Topology.of_domain(size),
+        loader_bodies.settings("online", 3),
+        batch_sampler=loader_helpers.sampler(6 * size),
+        metadata_fn=loader_helpers.describe,
+        **options,
+    )
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "dcpack-loader"]
+
+
+def meet_a_fault(rank: int, size: int, at: int, action: str) -> Any:
+    """Train while the dataset of rank `at` does something; what came of it, and the threads that are left."""
+    loader = build(size, Trapped(action if rank == at else ""))
+    try:
+        with loader:
+            found: Any = [batch.step for batch in loader]
+    except dcpack.PeerError as error:
+        found = (error.rank, error.cause)
+    return found, threads()
+
+
+def leave_together(rank: int, size: int, taken: int) -> tuple[list[str], float]:
+    """All ranks stop in the middle, and build another loader, which finds the groups in order."""
+    loader = build(size)
+    for _ in range(taken):
+        next(loader)
+    started = time.monotonic()
+    loader.close()
+    seconds = time.monotonic() - started
+    with build(size) as again:
+        assert [batch.step for batch in again] == [step for step in range(4) for _ in range(2)]
+    return threads(), seconds
+
+
+def fail_in_training(rank: int, size: int) -> Any:
+    """The training of rank 1 fails; the others hear why."""
+    try:
+        with build(size) as loader:
+            for batch in loader:
+                if rank == 1 and batch.step == 1:
+                    raise ZeroDivisionError("the loss")
+    except dcpack.PeerError as error:
+        return error.rank, error.cause, threads()
+    except ZeroDivisionError:
+        return "here", threads()
+    return "no error"
+
+
+def close_alone(rank: int, size: int, folder: str) -> Any:
+    """Rank 0 closes while it waits for rank 1, which is away."""
+    gate = Path(folder) / "gate"
+    loader = build(size)
+    next(loader)
+    if rank == 1:
+        until = time.monotonic() + 20
+        while not gate.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        loader.close()
+        return threads()
+    for _ in range(3):
+        next(loader)
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 15  # two times 2 seconds, and not the deadline of 30
+    gate.touch()
+    return threads()
