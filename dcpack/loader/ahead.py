@@ -21,7 +21,7 @@ from dcpack.comm import Communicator
 from dcpack.errors import PeerError
 from dcpack.loader.batches import Draft, Step, StepMaker
 from dcpack.loader.sharing import Planned
-from dcpack.loader.stages import LoaderClosedError, Stages
+from dcpack.loader.stages import Stages
 
 __all__ = ["StepsAhead"]
 
@@ -121,7 +121,7 @@ class StepsAhead:
         if self._thread is None:
             telling()
         else:
-            self._maker.stages.stop(error)
+            self._thread.is_telling = True
             self._thread.submit(telling)
 
     def close(self) -> None:
@@ -158,13 +158,17 @@ def _built(draft: Draft | None, stages: Stages) -> Step | None:
 
 
 class _WorkThread:
-    """A thread that does one job after the other, until one fails: the others then share its error.
+    """A thread that does one job after the other, until one fails; it is started with the first.
 
-    It is started with the first job, and holds nothing between two.
+    It holds nothing between two jobs, so that a loader can be collected.
+
+    Attributes:
+        is_telling: whether its last job is to tell of an error.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.is_telling = False
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="dcpack-loader", daemon=True)
 
     def submit(self, job: Callable[[], Any]) -> Future[Any]:
@@ -185,22 +189,24 @@ class _WorkThread:
 
 
 def _serve(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    failure: BaseException | None = None
+    has_failed = False
     while (item := jobs.get()) is not None:
         future, job = item
-        if failure is None:
+        if has_failed:
+            future.cancel()
+        else:
             try:
                 future.set_result(job())
             except BaseException as error:
-                failure = error
-        if failure is not None:
-            future.set_exception(failure)
+                has_failed = True
+                future.set_exception(error)
         del item, future, job  # or a closed loader would live on in this frame
 
 
 def _end(thread: _WorkThread | None, stages: Stages, communicators: tuple[Communicator, ...]) -> None:
     """End what a loader started; also called when it is collected, and at the end of the program."""
-    stages.stop(LoaderClosedError("the loader was closed on this rank"))
+    if thread is None or not thread.is_telling:  # else the step that is being made goes on, to the telling behind it
+        stages.stop()
     has_ended = thread is None or thread.end(_GRACE_S)
     for communicator in communicators:
         communicator.close()

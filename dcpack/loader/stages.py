@@ -53,8 +53,7 @@ class Stages:
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
-        self._lock = threading.Lock()
-        self._reason: BaseException | None = None
+        self._stopped = threading.Event()
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -70,16 +69,15 @@ class Stages:
         spans, self._spans = tuple(self._spans), []
         return spans
 
-    def stop(self, reason: BaseException) -> None:
-        """Have every `check` from now on raise `reason`, or what an earlier call gave."""
-        with self._lock:
-            self._reason = self._reason or reason
+    def stop(self) -> None:
+        """Have every `check` from now on raise."""
+        self._stopped.set()
 
     def check(self) -> None:
         """Go on, or raise if it was stopped: called where an error reaches all ranks.
 
         Raises:
-            BaseException: it was stopped, for this reason.
+            LoaderClosedError: it was stopped.
         """
-        if self._reason is not None:
-            raise self._reason
+        if self._stopped.is_set():
+            raise LoaderClosedError("the loader was closed on this rank")
