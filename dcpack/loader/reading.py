@@ -34,13 +34,19 @@ class SampleReader:
         """Return ``dataset[i]`` for each of `indices`.
 
         Raises:
-            ArgumentError: indices outside of the dataset; all are named. What the dataset raises passes.
+            ArgumentError: indices outside of the dataset, or without a sample; all are named. What the dataset raises
+                passes.
         """
         if outside := [str(i) for i in indices if not 0 <= i < self.num_samples]:
             raise ArgumentError(f"indices must be below {self.num_samples} samples, got {list_offenders(outside)}")
         samples = list(self._backend.make_reader(self._dataset, list(indices), **self._options))
         if len(samples) != len(indices):
             raise ArgumentError(f"the workers returned {len(samples)} samples for {len(indices)} indices")
+        if missing := [f"dataset[{i}]" for i, sample in zip(indices, samples, strict=True) if sample is None]:
+            raise ArgumentError(
+                f"dataset must have a sample at every index, but {list_offenders(missing)} gave None, as what a filter "
+                "left out does"
+            )
         return samples
 
 
