@@ -22,6 +22,7 @@ import dcpack
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError, PeerError
 from dcpack.exchange import StaticShapes, exchange_samples, gather_samples
+from dcpack.loader import CPPlanning
 
 _ROOT = str(Path(__file__).parents[2])
 if _ROOT not in sys.path:
@@ -299,8 +300,8 @@ def load_epochs(mesh: Any, backend: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]], str]:
-    """Load over a mesh of JAX's devices; and with a scheduler that is refused."""
+def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]], str, Any]:
+    """Load over a mesh of JAX's devices; with a scheduler that is refused; and train on global arrays."""
     backend = {"name": "jax", "deadline_s": 60.0}
     dcpack.get_backend(backend).world()
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
@@ -309,7 +310,48 @@ def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]],
         loader_helpers.one_epoch(mesh, loader_helpers.settings("planned_cp", 2, backend), scheduler="dynamic_cp")
     except ArgumentError as error:
         refused = str(error)
-    return load_epochs(mesh, backend), refused
+    return load_epochs(mesh, backend), refused, train_on_global_arrays(mesh, backend, num_epochs=2)
+
+
+def count_targets(arrays: dict[str, jax.Array]) -> jax.Array:
+    return (arrays["targets_segmentation"] != 0).sum()
+
+
+def train_on_global_arrays(mesh: Any, backend: Any, *, num_epochs: int) -> tuple[int, list[Any], int, int]:
+    """Run a jitted step on all micro-batches of a loader.
+
+    Returns:
+        How often it was compiled, the CP sizes and row lengths, the bound of how many there are, and the steps.
+    """
+    shapes = StaticShapes(max_sequences=8, row_lengths=(12, 20))
+    planning = CPPlanning(scheduler="uniform_cp", max_sequences=8, static_shapes=shapes)
+    loader = dcpack.build_distributed_dataloader(
+        loader_helpers.Numbered(),
+        mesh,
+        loader_helpers.settings("planned_cp", 2, backend, seq_len=20),
+        batch_sampler=loader_helpers.sampler(),
+        scheduler=planning,
+        cost_model=dcpack.RingCost(),
+        collate_fn=lambda packed: packed,
+    )
+    step: Any = jax.jit(count_targets)
+    seen: set[Any] = set()
+    num_steps = 0
+    for _ in range(num_epochs):
+        packed = []
+        for batch in loader:
+            packed.append(batch.data)
+            if not batch.is_last:
+                continue
+            assert loader.last_planned is not None
+            (plan,) = loader.last_planned.plans
+            rows = {jax.process_index(): packed}
+            placed = global_batches(plan, rows, mesh, shapes=shapes, names="maxtext")
+            assert sum(int(step(each.arrays)) for each in placed) == batch.global_valid_tokens
+            seen |= {(each.cp_size, each.arrays["inputs"].shape[1] // each.cp_size) for each in placed}
+            packed, num_steps = [], num_steps + 1
+    loader.close()
+    return step._cache_size(), sorted(seen), shapes.num_shapes((1, 2)), num_steps
 
 
 # Global arrays.
@@ -377,17 +419,14 @@ def compile_steps(rank: int, size: int, num_steps: int) -> tuple[int, list[Any],
     seen: set[Any] = set()
     cp_sizes: set[int] = set()
 
-    def count(arrays: dict[str, jax.Array]) -> jax.Array:
-        return (arrays["targets_segmentation"] != 0).sum()
-
-    count_targets: Any = jax.jit(count)
+    step_on: Any = jax.jit(count_targets)
 
     for step in range(num_steps):
         plan, batches = planned_step(backend, step, "uniform_cp", shapes)
         cp_sizes |= set(plan.cp_sizes)
         total = 0
         for placed in global_batches(plan, batches, jax.devices(), shapes=shapes, names="maxtext"):
-            total += int(count_targets(placed.arrays))
+            total += int(step_on(placed.arrays))
             seen.add((placed.cp_size, placed.arrays["inputs"].shape[1] // placed.cp_size))
         assert total == plan.lengths.sum() - len(plan.lengths), "each document but its last token has a target"
-    return count_targets._cache_size(), sorted(seen), shapes.num_shapes(sorted(cp_sizes))
+    return step_on._cache_size(), sorted(seen), shapes.num_shapes(sorted(cp_sizes))

@@ -1,4 +1,4 @@
-"""The loader on real JAX processes: the batches are those of threads over `fake`, byte for byte."""
+"""The loader on real JAX processes: batches as over `fake`, byte for byte; few programs on its global arrays."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def test_the_batches_are_those_of_the_fake_back_end(launch: Callable[..., Any]):
     assert [outcome.result[0] for outcome in outcomes] == fake
     for outcome in outcomes:
         assert "scheduler 'dynamic_cp' mixes CP sizes in a micro-batch, but on back end 'jax'" in outcome.result[1]
+        num_compiled, shapes, bound, num_steps = outcome.result[2]
+        assert num_steps == 8
+        assert num_compiled == len(shapes) <= bound
+        assert {cp_size for cp_size, _ in shapes} == {1, 2}
     for mode in jax_bodies.LOADER_MODES:
         (mine, reads, *_), (theirs, other_reads, *_) = fake[0][mode], fake[1][mode]
         assert len(mine) == len(theirs) >= 8
