@@ -4,6 +4,7 @@ from dcpack.loader.batches import LoaderBatch
 from dcpack.loader.build import build_distributed_dataloader
 from dcpack.loader.config import SHORT_BACKEND_NAMES, DistributedDatasetConfig
 from dcpack.loader.loader import DistributedDataLoader
+from dcpack.loader.loggers import log_to_tensorboard, log_to_wandb
 from dcpack.loader.planned_cp import CPPlanning, packed_fields
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.specs import TensorFieldSpec
@@ -44,6 +45,8 @@ __all__ = [
     "TextRows",
     "WorkloadCost",
     "build_distributed_dataloader",
+    "log_to_tensorboard",
+    "log_to_wandb",
     "packed_fields",
     "time_recorder",
 ]

@@ -4,6 +4,7 @@ from dcpack.report.html import HtmlReport, save_html_report
 from dcpack.report.lengths import LengthSummary, format_lengths, summarise_lengths
 from dcpack.report.pictures import save_length_picture, save_plan_picture
 from dcpack.report.shapes import ShapeCount
+from dcpack.report.step_traces import save_step_trace, step_trace_events
 from dcpack.report.strategies import (
     STRATEGIES,
     Cluster,
@@ -36,7 +37,9 @@ __all__ = [
     "save_html_report",
     "save_length_picture",
     "save_plan_picture",
+    "save_step_trace",
     "save_trace",
+    "step_trace_events",
     "strategy_cells",
     "summarise_lengths",
     "timeline_of",

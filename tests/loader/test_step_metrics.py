@@ -14,7 +14,7 @@ import dcpack
 from dcpack import DistributedDataLoader, SampleMetadata, build_distributed_dataloader
 from dcpack.comm import Communicator
 from dcpack.cost import StepRecorder
-from dcpack.loader import StepRecord, time_recorder
+from dcpack.loader import StepRecord, log_to_tensorboard, log_to_wandb, time_recorder
 from dcpack.loader.sharing import Planned
 from dcpack.loader.stages import STAGES, Span
 
@@ -224,3 +224,29 @@ def test_balancing_is_logged_where_it_is_asked_for_alone(
     assert bool(found) is asked
     if asked and not planned_cp:
         assert found[0] == "step: imbalance 1.8000 as read, 1.0000 as planned; 2 samples moved; mean CP size 1.000"
+
+
+class Logger:
+    """Both kinds of logger."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+        self.logged: list[tuple[dict[str, float], int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.scalars.append((tag, scalar_value, global_step))
+
+    def log(self, data: Any, *, step: int) -> None:
+        self.logged.append((dict(data), step))
+
+
+def test_loggers_get_every_number_of_every_step() -> None:
+    logger = Logger()
+    for callback in (log_to_tensorboard(logger, first_step=7), log_to_wandb(logger, first_step=7)):
+        for number in (0, 1):
+            callback(record(number=number))
+    metrics = record().metrics()
+    assert logger.scalars == [(name, value, step) for step in (7, 8) for name, value in metrics.items()]
+    assert logger.logged == [(metrics, 7), (metrics, 8)]
+    with pytest.raises(dcpack.ArgumentError, match="first_step"):
+        log_to_wandb(logger, first_step=-1)
