@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from dcpack_torch.environment import current_launch
 from dcpack_torch.groups import GroupPool
 from dcpack_torch.libraries import GlooLibrary, HcclLibrary, Library, NcclLibrary
 from dcpack_torch.mesh import DeviceMeshGroups
-from dcpack_torch.reader import read_with_workers
+from dcpack_torch.reader import WorkerReader, read_with_workers
 from dcpack_torch.roll_call import assemble
 from dcpack_torch.wire import WIRE_DTYPES, map_tensors
 
@@ -142,6 +142,12 @@ class TorchBackend(Backend):
     ) -> Iterator[Any]:
         """Yield ``dataset[i]`` for each i of `indices`, in their order; see `read_with_workers`."""
         return read_with_workers(dataset, indices, num_workers=num_workers, **options)
+
+    def open_reader(
+        self, dataset: Indexable, *, num_workers: int = 0, **options: Any
+    ) -> Callable[[Sequence[int]], Iterator[Any]]:
+        """Return a function that reads as `make_reader` does, any number of times; its workers stay."""
+        return WorkerReader(dataset, num_workers=num_workers, **options)
 
     def _make_world(self) -> TorchCommunicator:
         rank, ranks = self._find_members()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from dcpack._checks import check_int
 from dcpack.comm.reader import Indexable
 
-__all__ = ["read_with_workers"]
+__all__ = ["WorkerReader", "read_with_workers"]
 
 
 def read_with_workers(
@@ -31,13 +31,47 @@ def read_with_workers(
         >>> list(read_with_workers(["a", "b", "c"], [2, 0]))
         ['c', 'a']
     """
+    return iter(_data_loader(dataset, indices, num_workers=num_workers, **options))
+
+
+class WorkerReader:
+    """Reads as `read_with_workers` does, any number of times; the workers are started once.
+
+    They are started here, on the thread that makes it, and end when it is collected. One reading must have ended before
+    the next begins.
+
+    Args:
+        dataset: as in `read_with_workers`; workers know it as it is now.
+        num_workers: as there.
+        options: as there; workers that are to end after each reading (``persistent_workers=False``) do.
+
+    Example:
+        >>> read = WorkerReader(["a", "b", "c"])
+        >>> list(read([2, 0])), list(read([1]))
+        (['c', 'a'], ['b'])
+    """
+
+    def __init__(self, dataset: Indexable, *, num_workers: int = 0, **options: Any) -> None:
+        self._indices: list[int] = []
+        if num_workers:
+            options = {"persistent_workers": True, **options}
+        self._loader = _data_loader(dataset, self._indices, num_workers=num_workers, **options)
+        if options.get("persistent_workers"):
+            list(self._loader)  # of nothing: it starts the workers
+
+    def __call__(self, indices: Sequence[int]) -> Iterator[Any]:
+        """Return an iterator over ``dataset[i]`` for each i of `indices`."""
+        self._indices[:] = indices
+        return iter(self._loader)
+
+
+def _data_loader(dataset: Indexable, indices: Iterable[int], *, num_workers: int, **options: Any) -> DataLoader[Any]:
     num_workers = check_int("num_workers", num_workers, minimum=0)
     source: Any = dataset
     sampler: Any = indices
-    loader = DataLoader(
+    return DataLoader(
         source, batch_size=None, sampler=sampler, num_workers=num_workers, collate_fn=_unchanged, **options
     )
-    return iter(loader)
 
 
 def _unchanged(sample: Any) -> Any:

@@ -143,3 +143,18 @@ class Backend(ABC):
         """
         del options
         return read_in_order(dataset, indices, num_workers=num_workers)
+
+    def open_reader(
+        self, dataset: Indexable, *, num_workers: int = 0, **options: Any
+    ) -> Callable[[Sequence[int]], Iterator[Any]]:
+        """Return a function that reads as `make_reader` does, any number of times, one reading after the other.
+
+        Workers that are processes are kept between two readings, until the function is collected.
+
+        Example:
+            >>> from dcpack.comm import FakeBackend
+            >>> read = FakeBackend().open_reader(["a", "b", "c"])
+            >>> list(read([2, 0])), list(read([1]))
+            (['c', 'a'], ['b'])
+        """
+        return lambda indices: self.make_reader(dataset, indices, num_workers=num_workers, **options)

@@ -75,6 +75,7 @@ class DistributedDataLoader:
         self._length = length
         self._communicators = communicators
         self._is_closed = False
+        self._num_dropped = 0  # once it is closed
         self._epoch = epoch
         self._step = 0
         self._pending: deque[LoaderBatch] = deque()
@@ -116,6 +117,8 @@ class DistributedDataLoader:
         """Samples that are not delivered: behind the last whole global batch, or behind an end that was agreed."""
         if self._maker is not None:
             return self._maker.num_dropped
+        if self._is_closed:
+            return self._num_dropped
         return 0 if self._sampler is None else self._sampler.num_dropped
 
     def plan_epoch(self) -> list[Planned]:
@@ -353,7 +356,7 @@ class DistributedDataLoader:
         """
         if self._is_closed:
             return
-        self._is_closed = True
+        self._num_dropped, self._is_closed = self.num_dropped, True
         try:
             self._meter.close_step(time.perf_counter())
         finally:
@@ -361,7 +364,7 @@ class DistributedDataLoader:
                 self._ahead.close()
             for communicator in self._communicators:
                 communicator.close()
-            self._ahead = None
+            self._maker = self._ahead = self._failure = None  # and with them the workers that read
             self._pending.clear()
             self._device.clear()
 

@@ -25,9 +25,7 @@ class SampleReader:
     """
 
     def __init__(self, backend: Backend, dataset: Any, options: Mapping[str, Any]) -> None:
-        self._backend = backend
-        self._dataset = dataset
-        self._options = dict(options)
+        self._read = backend.open_reader(dataset, **options)
         self.num_samples = len(dataset)
 
     def read(self, indices: Sequence[int]) -> list[Any]:
@@ -39,7 +37,7 @@ class SampleReader:
         """
         if outside := [str(i) for i in indices if not 0 <= i < self.num_samples]:
             raise ArgumentError(f"indices must be below {self.num_samples} samples, got {list_offenders(outside)}")
-        samples = list(self._backend.make_reader(self._dataset, list(indices), **self._options))
+        samples = list(self._read(list(indices)))
         if len(samples) != len(indices):
             raise ArgumentError(f"the workers returned {len(samples)} samples for {len(indices)} indices")
         if missing := [f"dataset[{i}]" for i, sample in zip(indices, samples, strict=True) if sample is None]:

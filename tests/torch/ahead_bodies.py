@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -43,6 +44,43 @@ def build(size: int, data: Any = None, **options: Any) -> DistributedDataLoader:
         metadata_fn=loader_helpers.describe,
         **options,
     )
+
+
+class InWorkers(loader_helpers.Numbered):
+    """Says which process read a sample; one of rank 1 dies in the second step."""
+
+    def __init__(self, dies: bool) -> None:
+        super().__init__()
+        self.dies = dies
+
+    def __getitem__(self, index: int) -> Any:
+        if self.dies and sum(self.reads.values()) == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {**super().__getitem__(index), "worker": os.getpid()}
+
+
+def read_with_workers(rank: int, size: int, dies: bool) -> Any:
+    """The processes that read an epoch, and whether they are gone after it; or what became of it."""
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # as in loader_bodies
+    pids: set[int] = set()
+
+    def collate(rows: Any) -> Any:
+        pids.update(row["worker"] for row in rows)
+        return rows
+
+    kwargs = {"num_workers": 1, "multiprocessing_context": "fork"}
+    try:
+        with build(size, InWorkers(dies and rank == 1), collate_fn=collate, dataloader_kwargs=kwargs) as loader:
+            list(loader)
+    except dcpack.PeerError as error:
+        return error.rank, error.cause
+    except RuntimeError:  # torch raises it in the main thread, where the worker's end is told by a signal
+        return rank, "RuntimeError"
+    until = time.monotonic() + 20
+    while multiprocessing.active_children():
+        assert time.monotonic() < until, "workers are left"
+        time.sleep(0.01)
+    return len(pids), os.getpid() not in pids
 
 
 def threads() -> list[str]:

@@ -47,3 +47,12 @@ def test_an_error_in_the_training_is_what_the_others_are_told(launch: Callable[.
 
 def test_close_cuts_off_a_wait_for_another_rank(launch: Callable[..., Any], tmp_path: Path) -> None:
     assert results_of(launch(2, ahead_bodies.close_alone, str(tmp_path))) == [[], []]
+
+
+def test_workers_live_as_long_as_the_loader_and_no_longer(launch: Callable[..., Any]) -> None:
+    # Two workers: each rank's own, and the one that read what was sent to it.
+    assert results_of(launch(2, ahead_bodies.read_with_workers, False)) == [(2, True)] * 2
+
+
+def test_a_worker_that_dies_is_an_error_on_all_ranks(launch: Callable[..., Any]) -> None:
+    assert results_of(launch(2, ahead_bodies.read_with_workers, True)) == [(1, "RuntimeError")] * 2
