@@ -37,11 +37,11 @@ def read_with_workers(
 class WorkerReader:
     """Reads as `read_with_workers` does, any number of times; the workers are started once.
 
-    They are started here, on the thread that makes it, and end when it is collected. One reading must have ended before
-    the next begins.
+    They are started with the first reading, and end when it is collected. One reading must have ended before the next
+    begins.
 
     Args:
-        dataset: as in `read_with_workers`; workers know it as it is now.
+        dataset: as in `read_with_workers`; workers know it as it is when they start.
         num_workers: as there.
         options: as there; workers that are to end after each reading (``persistent_workers=False``) do.
 
@@ -56,8 +56,6 @@ class WorkerReader:
         if num_workers:
             options = {"persistent_workers": True, **options}
         self._loader = _data_loader(dataset, self._indices, num_workers=num_workers, **options)
-        if options.get("persistent_workers"):
-            list(self._loader)  # of nothing: it starts the workers
 
     def __call__(self, indices: Sequence[int]) -> Iterator[Any]:
         """Return an iterator over ``dataset[i]`` for each i of `indices`."""

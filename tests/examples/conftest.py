@@ -18,6 +18,7 @@ for _folder in (
     _ROOT / "tests" / "torch",
     _EXAMPLES / "torch_exactness",
     _EXAMPLES / "own_parts",
+    _EXAMPLES / "training_loop",
 ):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))

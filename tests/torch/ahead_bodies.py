@@ -74,8 +74,6 @@ def read_with_workers(rank: int, size: int, dies: bool) -> Any:
             list(loader)
     except dcpack.PeerError as error:
         return error.rank, error.cause
-    except RuntimeError:  # torch raises it in the main thread, where the worker's end is told by a signal
-        return rank, "RuntimeError"
     until = time.monotonic() + 20
     while multiprocessing.active_children():
         assert time.monotonic() < until, "workers are left"
