@@ -349,8 +349,13 @@ def test_close_while_waiting_for_another_rank_cuts_the_wait_off(monkeypatch: pyt
         else:
             take(loader, 3)
             started = time.monotonic()
+            assert loader._ahead is not None
+            assert loader._ahead._thread is not None
+            thread = loader._ahead._thread._thread
             loader.close()
-            assert time.monotonic() - started < 10  # and not the deadline of 30 s
+            thread.join(10)
+            assert not thread.is_alive()
+            assert time.monotonic() - started < 15  # and not the deadline of 30 s
             gate.set()
             return ""
         try:
