@@ -81,7 +81,7 @@ def spell(tokens: Mapping[str, npt.NDArray[Any]], names: str) -> dict[str, npt.N
         ...           "position_ids": np.array([0, 1]), "segment_ids": np.array([1, 1])}
         >>> {name: array.tolist() for name, array in spell(fields, "maxtext").items()}
         {'inputs': [5, 6], 'targets': [6, 0], 'inputs_position': [0, 1], 'inputs_segmentation': [1, 1], \
-'targets_position': [0, 1], 'targets_segmentation': [1, 0]}
+'targets_position': [0, 0], 'targets_segmentation': [1, 0]}
     """
     spelling = SPELLINGS[check_choice("names", names, SPELLINGS)]
     if not spelling:

@@ -73,7 +73,7 @@ def test_the_progress_bar_is_there_for_those_who_watch(text: Path) -> None:
         report = process.stdout.read()
         assert process.wait(TIMEOUT_S) == 0
     assert b"demo: 100%" in shown
-    assert b"6/6" in shown  # one step, proven once and planned by five strategies
+    assert b"7/7" in shown  # one step, proven once and planned by six strategies
     assert b"PROVEN" in report
     assert b"PROVEN" not in shown
 
@@ -176,7 +176,7 @@ def test_the_help_of_the_demo_names_every_option_and_its_default(capsys: pytest.
     ("arguments", "text"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["dance"], "invalid choice: 'dance' (choose from 'demo', 'plan', 'lengths', 'backends'"),
+        (["dance"], "invalid choice: 'dance' (choose from 'demo', 'plan', 'tune', 'lengths', 'backends'"),
         (["demo", "--speed", "9"], "unrecognized arguments: --speed 9"),
         (["demo", "--scheduler", "best"], "argument --scheduler: invalid choice: 'best'"),
         (["demo", "--sharding", "spiral"], "argument --sharding: invalid choice: 'spiral'"),

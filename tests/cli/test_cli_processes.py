@@ -129,8 +129,8 @@ def test_the_progress_bar_counts_plans(more: tuple[str, ...], lengths_file: Path
         assert process.stdout is not None
         table = process.stdout.read()
         assert process.wait(TIMEOUT_S) == 0
-    # Three steps of two sequences under five strategies, or two under two.
-    count = b"4/4" if more else b"15/15"
+    # Three steps of two sequences under six strategies, or two under two.
+    count = b"4/4" if more else b"18/18"
     assert b"planning: 100%" in shown
     assert count in shown
     assert b"packing_aware" in table
