@@ -11,7 +11,7 @@ from dcpack.megatron.iterators import make_data_iterators, pick_data_iterator
 from dcpack.megatron.options import StepOptions, plan_step
 from dcpack.megatron.pack import METADATA_KEYS, build_packed_microbatches, metadata_of, pack_sequences
 from dcpack.megatron.rank_batch import RankBatch, get_batch_for_rank, slice_for_cp_rank
-from dcpack.megatron.reroute import complete_sample, reroute_samples
+from dcpack.megatron.reroute import complete_sample, per_token_fields, reroute_samples
 from dcpack.megatron.samples import LENGTH_KEYS, UnpackedSamples, unpack_samples
 from dcpack.megatron.stages import (
     FIRST_STAGE_FIELDS,
@@ -47,6 +47,7 @@ __all__ = [
     "needs_of_stage",
     "needs_of_virtual_stages",
     "pack_sequences",
+    "per_token_fields",
     "pick_data_iterator",
     "plan_step",
     "reroute_samples",

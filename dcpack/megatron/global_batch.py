@@ -100,6 +100,7 @@ def get_batch_and_global_lengths(
     Raises:
         EndOfData: an iterator ended early; on every rank.
         PeerError: an iterator failed, or yielded something else; on every rank.
+        ArgumentError: ranks fetch different numbers of items; on every rank.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -113,11 +114,14 @@ def get_batch_and_global_lengths(
         count = check_int("num_microbatches", num_microbatches, minimum=1)
         items = _fetch(data_iterator, count)
         unpacked = unpack_samples(_flatten(items), to_host=to_host)
-        message = np.array([[len(items), unpacked.num_empty], *_length_pairs(unpacked)], np.int64)
+        message = np.array([[count, 0], [len(items), unpacked.num_empty], *_length_pairs(unpacked)], np.int64)
     parts = communicator.all_gather(message)
-    counts = np.array([len(part) - 1 for part in parts])
-    lengths = np.concatenate([part[1:] for part in parts])
-    num_items = [int(part[0, 0]) for part in parts]
+    asked = [int(part[0, 0]) for part in parts]
+    if len(set(asked)) > 1:
+        raise ArgumentError(f"num_microbatches must be the same on every rank, got {asked}")
+    counts = np.array([len(part) - 2 for part in parts])
+    lengths = np.concatenate([part[2:] for part in parts])
+    num_items = [int(part[1, 0]) for part in parts]
     if min(num_items) < count:
         raise EndOfData(num_items=num_items, num_sequences=len(lengths), num_tokens=exact_sum(lengths[:, 0]))
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -127,7 +131,7 @@ def get_batch_and_global_lengths(
         offsets=frozen(offsets),
         lengths=frozen(lengths[:, 0]),
         padded_lengths=frozen(lengths[:, 1]),
-        num_empty=sum(int(part[0, 1]) for part in parts),
+        num_empty=sum(int(part[1, 1]) for part in parts),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpack._checks import check_choice, check_int
+from dcpack._checks import as_lengths, check_choice, check_int
 from dcpack.api import DEFAULT_COST, plan
 from dcpack.cost import CostModel, get_cost
 from dcpack.errors import ArgumentError
@@ -14,6 +14,7 @@ from dcpack.padding import PaddingRule, check_capacity
 from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling import ON_EMPTY, Scheduler, get_scheduler
 from dcpack.sharding import SHARDINGS
+from dcpack.topology import legal_cp_sizes
 
 __all__ = ["StepOptions", "plan_step"]
 
@@ -79,7 +80,13 @@ class StepOptions:
             check_int(name, getattr(self, name), minimum=1)
         for name in ("max_cp_size", "max_sequences"):
             if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), minimum=1)
+                check_int(name, getattr(self, name), minimum=self.min_cp_size if name == "max_cp_size" else 1)
+        if isinstance(self.cp_sizes, str):
+            legal_cp_sizes(1, self.cp_sizes)
+        else:
+            as_lengths("cp_sizes", self.cp_sizes, minimum=1)
+        if isinstance(self.cost, str):
+            get_cost(self.cost)
         if self.microbatch_group_size is not None:
             if self.vpp_size == 1:
                 raise ArgumentError("microbatch_group_size has no meaning without virtual stages (vpp_size 1)")

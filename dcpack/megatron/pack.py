@@ -32,6 +32,7 @@ def pack_sequences(
     num_slots: int | None = None,
     local_cp_size: int = 1,
     cp_rank: int = 0,
+    per_token: Sequence[str] | None = None,
 ) -> MicroBatch:
     """Return one packed row of the whole sequences, before any CP slicing.
 
@@ -44,6 +45,8 @@ def pack_sequences(
         num_slots: slots of the row where it is longer than its sequences.
         local_cp_size: ranks that share the row.
         cp_rank: which of them this is.
+        per_token: the per-token fields, of `per_token_fields`; None takes those that have one row a token in each of
+            `samples`.
 
     Returns:
         Every per-token field of the samples as [num_slots, ...]; ``cu_seqlens``, ``cu_seqlens_padded`` (int32[n + 1]),
@@ -74,8 +77,10 @@ def pack_sequences(
     mask[:end] = padding_mask(offsets.cu_seqlens, offsets.cu_seqlens_padded)
     slots = np.flatnonzero(~mask)
     names = sorted({name for sample in samples for name in sample if name not in LENGTH_KEYS})
-    per_token = [name for name in names if _is_per_token(name, samples, own_padded)]
-    row: MicroBatch = {name: _pack_field(name, samples, lengths, slots, size) for name in per_token}
+    if per_token is None:
+        per_token = [name for name in names if _is_per_token(name, samples, own_padded)]
+    packed = [name for name in names if name in per_token]
+    row: MicroBatch = {name: _pack_field(name, samples, lengths, slots, size) for name in packed}
     if other := [name for name in names if name not in per_token]:
         row["sample_fields"] = [{name: np.array(s[name]) for name in other if name in s} for s in samples]
     return {
@@ -120,6 +125,7 @@ def build_packed_microbatches(
     plan_rank: int,
     *,
     ranks: Sequence[int] | None = None,
+    per_token: Sequence[str] | None = None,
     to_device: Callable[[Any], Any] | None = None,
 ) -> list[MicroBatch]:
     """Return the packed rows of one rank, by micro-batch.
@@ -131,6 +137,7 @@ def build_packed_microbatches(
         plan_rank: the rank.
         ranks: int[num_ranks], the global number of each plan rank, such as ``groups.dp_cp.ranks``; None leaves the
             numbers of the plan.
+        per_token: the per-token fields, of `per_token_fields`; None takes, row by row, those that have one row a token.
         to_device: moves the arrays of each row, such as ``backend.to_device``; None leaves them on the host.
 
     Returns:
@@ -163,7 +170,7 @@ def build_packed_microbatches(
         cp_size = int(plan.cp_size[b])
         if plan.dummy[b]:
             padded = np.array([max(int(padding_multiple(plan.padding, cp_size)), cp_size)])
-            members: list[Mapping[str, Any]] = [_dummy(int(padded[0]), template)]
+            members: list[Mapping[str, Any]] = [_dummy(int(padded[0]), template, per_token)]
         else:
             padded = plan.entry_padded_lengths[plan.offsets[b] : plan.offsets[b + 1]]
             members = [samples[number] for number in numbers]
@@ -174,6 +181,7 @@ def build_packed_microbatches(
             num_slots=total if plan.padding is None else plan.padding.padded_total(total, cp_size),
             local_cp_size=cp_size,
             cp_rank=plan_rank - int(plan.first_rank[b]),
+            per_token=per_token,
         )
         first = int(plan.first_rank[b])
         row["cp_group"] = tuple(range(first, first + cp_size) if ranks is None else ranks[first : first + cp_size])
@@ -181,19 +189,23 @@ def build_packed_microbatches(
     return rows
 
 
-def _dummy(length: int, template: Mapping[str, Any]) -> Sample:
+def _dummy(length: int, template: Mapping[str, Any], per_token: Sequence[str] | None) -> Sample:
     """Return a sequence of neutral values with the per-token fields of `template`, or the standard ones."""
     dtypes = {"tokens": np.int64, "labels": np.int64, "loss_mask": np.float32, "position_ids": np.int64}
-    fields = {name: np.zeros(length, dtype) for name, dtype in dtypes.items()}
+    fields: dict[str, npt.NDArray[Any]] = {name: np.zeros(length, dtype) for name, dtype in dtypes.items()}
     if template:
         rows = int(template["padded_seq_len"][0])
         fields = {
             name: np.zeros((length, *np.shape(values)[1:]), np.asarray(values).dtype)
             for name, values in template.items()
-            if name not in LENGTH_KEYS and np.shape(values)[:1] == (rows,)
+            if (name in per_token if per_token is not None else np.shape(values)[:1] == (rows,))
+            and name not in LENGTH_KEYS
         }
     for name, values in fields.items():
-        values[...] = NEUTRAL_VALUES.get(name, 0)
+        neutral = NEUTRAL_VALUES.get(name, 0)
+        if neutral < 0 and values.dtype.kind == "u":
+            fields[name] = values.astype(np.int64)
+        fields[name][...] = neutral
     return {**fields, "original_seq_len": np.array([length]), "padded_seq_len": np.array([length])}
 
 

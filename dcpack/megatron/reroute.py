@@ -17,7 +17,7 @@ from dcpack.megatron.samples import LENGTH_KEYS, Sample
 from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS
 from dcpack.plans import Plan
 
-__all__ = ["complete_sample", "reroute_samples"]
+__all__ = ["complete_sample", "per_token_fields", "reroute_samples"]
 
 
 def complete_sample(sample: Mapping[str, Any]) -> Sample:
@@ -47,6 +47,39 @@ def complete_sample(sample: Mapping[str, Any]) -> Sample:
     return made
 
 
+def per_token_fields(communicator: Communicator, samples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the fields that have one row a token in every sample of every rank that has them. Collective.
+
+    A field of fixed size can look like one on ranks, or in rows, whose sequences happen to be as long as it. So the
+    ranks decide once, for `reroute_samples` and `build_packed_microbatches`.
+
+    Args:
+        communicator: the DPxCP domain.
+        samples: this rank's sequences, as of `unpack_samples`.
+
+    Raises:
+        PeerError: a sample of some rank has no length; on every rank.
+
+    Example:
+        >>> from dcpack.comm import run_ranks
+        >>> def fn(communicator):
+        ...     length = 2 + communicator.rank
+        ...     sample = {"tokens": np.arange(length), "image": np.zeros(2), "padded_seq_len": np.array([length])}
+        ...     return per_token_fields(communicator, [sample])
+        >>> run_ranks(2, fn)
+        [['tokens'], ['tokens']]
+    """
+    with communicator.guard():
+        names = {name for sample in samples for name in sample if name not in LENGTH_KEYS}
+        other = {name for sample in samples for name in names & sample.keys() if _is_other(sample, name)}
+    parts = all_gather_trees(communicator, [sorted(names), sorted(other)])
+    return sorted({name for part in parts for name in part[0]} - {name for part in parts for name in part[1]})
+
+
+def _is_other(sample: Mapping[str, Any], name: str) -> bool:
+    return np.shape(sample[name])[:1] != (int(sample["padded_seq_len"][0]),)
+
+
 def reroute_samples(
     communicator: Communicator,
     samples: Sequence[Mapping[str, Any]],
@@ -54,6 +87,7 @@ def reroute_samples(
     plan: Plan,
     *,
     sharding: str = "zigzag",
+    per_token: Sequence[str] | None = None,
     to_host: Callable[[Any], Any] = np.asarray,
 ) -> dict[int, Sample]:
     """Return the whole sequences that this rank's bins hold. Collective.
@@ -67,6 +101,7 @@ def reroute_samples(
         ids: int64[len(samples)], their numbers in the plan, ascending over the ranks.
         plan: the plan of the step over padded lengths, the same on every rank; no sequence may be cut.
         sharding: how CP ranks will slice; lengths that it cannot divide are an error here.
+        per_token: the per-token fields, of `per_token_fields`; None asks for them.
         to_host: makes a NumPy array of a field; pass one that fetches from a device where the data lies there.
 
     Returns:
@@ -93,15 +128,16 @@ def reroute_samples(
         if cut := np.flatnonzero((plan.starts > 0) | (plan.entry_lengths < plan.lengths[plan.sequence_ids])).tolist():
             listed = list_offenders([f"sequence {plan.sequence_ids[e]}" for e in sorted(cut)])
             raise ArgumentError(f"the plan cuts sequences, which go whole here: {listed}")
-    per_token = _per_token_fields(communicator, prepared)
+    if per_token is None:
+        per_token = per_token_fields(communicator, [sample.fields for sample in prepared])
     gathered = gather_prepared(communicator, prepared, ids=numbers, per_token=per_token)
+    check_same_plan(communicator, plan)
     if not np.array_equal(gathered.table.ids, np.arange(plan.num_sequences)):
         raise ArgumentError(
             f"ids must number {plan.num_sequences} sequences in the order of the ranks, got {gathered.table.ids[:8]}"
         )
     with communicator.guard():
         routes = routes_for(communicator, gathered, plan, None, sharding, "whole")
-    check_same_plan(communicator, plan)
     parcels = move_samples(communicator, gathered, plan, routes)
     found: dict[int, Sample] = {}
     for (delivery, name), values in parcels.items():
@@ -122,15 +158,3 @@ def _prepare(index: int, sample: Mapping[str, Any], to_host: Callable[[Any], Any
         mask = fields.get("loss_mask")
         valid = count_valid_tokens(fields["labels"][:real], None if mask is None else mask[:real])
     return PreparedSample(fields=fields, length=padded, num_valid=valid)
-
-
-def _per_token_fields(communicator: Communicator, prepared: Sequence[PreparedSample]) -> list[str]:
-    """Return the fields that have one row a token in every sample of every rank that has them."""
-    names = {name for sample in prepared for name in sample.fields if name not in LENGTH_KEYS}
-    other = {name for sample in prepared for name in names if _is_other(sample, name)}
-    parts = all_gather_trees(communicator, [sorted(names), sorted(other)])
-    return sorted({name for part in parts for name in part[0]} - {name for part in parts for name in part[1]})
-
-
-def _is_other(sample: PreparedSample, name: str) -> bool:
-    return name in sample.fields and sample.fields[name].shape[:1] != (sample.length,)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dcpack._checks import Int64Array, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import check_cu_seqlens
+from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS
 
 __all__ = ["LENGTH_KEYS", "Sample", "UnpackedSamples", "unpack_samples"]
 
@@ -113,6 +114,8 @@ def _fields(where: str, item: Mapping[str, Any], to_host: Callable[[Any], Any]) 
             fields[name] = np.asarray(to_host(value))
         except (TypeError, ValueError, RuntimeError) as error:
             raise ArgumentError(f"{where}: {name} cannot be made an array: {error}") from error
+        if fields[name].dtype.kind in "OSU":
+            raise ArgumentError(f"{where}: {name} must hold numbers, got {fields[name].dtype}: leave it out")
     tokens = fields["tokens"]
     if tokens.ndim not in (1, 2) or (tokens.ndim == 2 and tokens.shape[0] != 1):
         raise ArgumentError(f"{where}: tokens must be [t] or [1, t], got {list(tokens.shape)}")
@@ -126,6 +129,9 @@ def _fields(where: str, item: Mapping[str, Any], to_host: Callable[[Any], Any]) 
                 fields[name] = array[0]
     if wrong:
         raise ArgumentError(f"{where}: the leading dimension must be 1 as in tokens: {list_offenders(wrong)}")
+    standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
+    if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (num_tokens,)]:
+        raise ArgumentError(f"{where} has {num_tokens} tokens with padding, but {list_offenders(wrong)}")
     return fields, num_tokens
 
 

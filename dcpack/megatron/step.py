@@ -26,7 +26,7 @@ from dcpack.megatron.groups import ParallelGroups
 from dcpack.megatron.iterators import make_data_iterators, pick_data_iterator
 from dcpack.megatron.options import StepOptions, plan_step
 from dcpack.megatron.pack import MicroBatch, build_packed_microbatches, move_row
-from dcpack.megatron.reroute import complete_sample, reroute_samples
+from dcpack.megatron.reroute import complete_sample, per_token_fields, reroute_samples
 from dcpack.megatron.samples import Sample
 from dcpack.megatron.stages import StageNeeds, fields_left_out, is_needed, needs_of_virtual_stages
 from dcpack.plans import Plan
@@ -291,10 +291,13 @@ def _run_stage(
         plan = plan_step(batch.padded_lengths, options, num_ranks=groups.dp_cp.size)
         left_out = set.intersection(*(fields_left_out(stage) for stage in needs))
         kept = [{name: values for name, values in sample.items() if name not in left_out} for sample in samples]
-    found = reroute_samples(groups.dp_cp, kept, batch.ids, plan, sharding=options.sharding)
+    per_token = per_token_fields(groups.dp_cp, kept)
+    found = reroute_samples(groups.dp_cp, kept, batch.ids, plan, sharding=options.sharding, per_token=per_token)
     with groups.dp_cp.guard():
         ranks = groups.dp_cp.ranks
-        rows = build_packed_microbatches(found, plan, groups.plan_rank, ranks=ranks, to_device=to_device)
+        rows = build_packed_microbatches(
+            found, plan, groups.plan_rank, ranks=ranks, per_token=per_token, to_device=to_device
+        )
     return _Own(rows=rows, totals=_totals_of(batch, plan, global_valid), plan=plan)
 
 
@@ -302,11 +305,13 @@ def _check_same_data(groups: ParallelGroups, batch: GlobalBatch | None, samples:
     """Return the valid tokens of the step, after making sure that CP ranks of one data-parallel rank read the same.
 
     Raises:
-        ArgumentError: they read other lengths or labels; on every rank.
+        PeerError: labels or a loss mask do not fit their sequence; on every rank.
+        ArgumentError: they read other lengths, or labels of which others count; on every rank.
     """
     text = b"end" if batch is None else batch.lengths.tobytes() + batch.padded_lengths.tobytes()
     digest = int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
-    valid = sum(_num_valid(sample) for sample in samples)
+    with groups.dp_cp.guard():
+        valid = sum(_num_valid(sample) for sample in samples)
     parts = np.stack(groups.dp_cp.all_gather(np.array([groups.dp.rank, valid, digest])))
     _, first, place = np.unique(parts[:, 0], return_index=True, return_inverse=True)
     same = (parts[:, 1] == parts[first[place], 1]) & (parts[:, 2] == parts[0, 2])

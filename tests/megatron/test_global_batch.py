@@ -116,6 +116,19 @@ def test_a_fault_on_one_rank_is_an_error_on_all(bad: Any, text: str) -> None:
     assert all(text in found for _, found in texts), texts
 
 
+def test_ranks_that_want_different_numbers_of_items_all_hear_of_it() -> None:
+    texts = []
+
+    def fn(communicator: dcpack.Communicator) -> None:
+        try:
+            get_batch_and_global_lengths(communicator, iter([sample(3)] * 9), num_microbatches=2 + communicator.rank)
+        except dcpack.DcpackError as error:
+            texts.append(str(error))
+
+    dcpack.run_ranks(3, fn)
+    assert texts == ["num_microbatches must be the same on every rank, got [2, 3, 4]"] * 3
+
+
 def test_num_microbatches_is_checked() -> None:
     with pytest.raises(PeerError, match="num_microbatches must be at least 1, got 0"):
         read([[sample(1)]], num_microbatches=0)

@@ -167,6 +167,23 @@ def test_a_dummy_counts_in_no_loss_and_has_the_same_fields() -> None:
     assert dummy["teacher"].shape == (4, 2)
 
 
+def test_a_dummy_has_labels_that_do_not_count_where_labels_are_unsigned() -> None:
+    plan = dcpack.plan([4], num_ranks=2, capacity=8, max_cp_size=1, on_empty="dummy", padding=PaddingRule())
+    found = {0: sample(1, 4, labels=np.arange(4, dtype=np.uint16))}
+    (dummy,) = build_packed_microbatches(found, plan, 1)
+    assert (dummy["labels"].dtype, set(dummy["labels"].tolist())) == (np.int64, {-100})
+
+
+def test_ranks_may_agree_on_what_is_per_token() -> None:
+    plan = dcpack.plan([4], num_ranks=2, capacity=8, max_cp_size=1, on_empty="dummy", padding=PaddingRule())
+    found = {0: sample(1, 4, image=np.arange(4))}
+    for rank, fields in enumerate(([{"image": [0, 1, 2, 3]}], None)):
+        (row,) = build_packed_microbatches(found, plan, rank, per_token=["tokens"])
+        assert "image" not in row
+        got = row.get("sample_fields")
+        assert fields == (None if got is None else [{"image": each["image"].tolist()} for each in got])
+
+
 def test_arrays_can_be_moved_at_once() -> None:
     plan = dcpack.plan([3], num_ranks=1, capacity=8)
     (row,) = build_packed_microbatches({0: sample(1, 3)}, plan, 0, to_device=lambda array: ("moved", array))
@@ -280,6 +297,21 @@ def test_a_plan_that_cuts_or_does_not_divide_is_refused() -> None:
     odd = dcpack.plan([7], num_ranks=2, capacity=4)
     with pytest.raises(PeerError, match="sharding 'zigzag' cannot divide evenly"):
         dcpack.run_ranks(2, lambda c: reroute_samples(c, [sample(0, 7)] * (c.rank == 0), [0] * (c.rank == 0), odd))
+
+
+def test_plans_for_other_numbers_of_sequences_are_an_error_on_all() -> None:
+    plans = [dcpack.plan([3] * n, num_ranks=2, capacity=6, scheduler="in_order") for n in (2, 3)]
+    texts = []
+
+    def fn(communicator: dcpack.Communicator) -> None:
+        try:
+            reroute_samples(communicator, [sample(communicator.rank, 3)], [communicator.rank], plans[communicator.rank])
+        except dcpack.DcpackError as error:
+            texts.append(str(error))
+
+    dcpack.run_ranks(2, fn)
+    assert len(texts) == 2
+    assert all("lengths: 2 sequences against 3" in text for text in texts), texts
 
 
 def test_differing_plans_are_seen_before_anything_moves() -> None:

@@ -180,6 +180,10 @@ def test_a_mesh_that_does_not_fit_the_world() -> None:
         ({"sync": "never"}, "sync must be one of"),
         ({"max_sequences": 0}, "max_sequences must be at least 1"),
         ({"tp_size": True}, "tp_size must be an integer"),
+        ({"min_cp_size": 4, "max_cp_size": 2}, "max_cp_size must be at least 4, got 2"),
+        ({"cp_sizes": "some"}, "cp_sizes must be 'powers_of_two'"),
+        ({"cp_sizes": (2, 0)}, r"cp_sizes must be at least 1: cp_sizes\[1\] = 0"),
+        ({"cost": "guess"}, "unknown cost 'guess'"),
     ],
 )
 def test_options_are_checked_when_they_are_made(options: dict[str, Any], text: str) -> None:

@@ -145,6 +145,39 @@ def test_all_stages_of_one_rank_may_read_other_data_than_the_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"labels": np.arange(4), "loss_mask": np.ones(3)}, "sample 1 has 4 tokens with padding, but loss_mask [3]"),
+        ({"labels": 3}, "sample 1 has 4 tokens with padding, but labels []"),
+        ({"labels": np.full(4, 0.5)}, "labels"),
+        ({"name": "a.txt"}, "sample 1: name must hold numbers, got <U5"),
+        ({"attention_mask": None}, "sample 1: attention_mask must hold numbers, got object"),
+    ],
+)
+@pytest.mark.parametrize("bad", [0, 10])
+def test_a_wrong_field_on_one_rank_is_an_error_on_all(bad: int, changes: dict[str, Any], text: str) -> None:
+    found = outcomes(lambda rank, groups: iter([sample(4), sample(4, **(changes if rank == bad else {}))]))
+    for error in found:
+        assert isinstance(error, PeerError)
+        assert text in str(error)
+        assert "does not arrive" not in str(error)
+
+
+def test_a_field_that_looks_per_token_in_one_row_is_none_there() -> None:
+    # Four numbers a sequence: like one a token in rows of sequences of 4 tokens, where no other is.
+    mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
+    options = StepOptions(capacity=8, scheduler="in_order")
+
+    def fn(world: dcpack.Communicator) -> list[Any]:
+        items = [[sample(4, image=np.arange(4.0))] * 2, [sample(8, image=np.arange(4.0))]][world.rank]
+        step = wrap_data_iterator(iter([items]), build_groups(world, mesh), options, num_microbatches=1)
+        return [(row.get("image"), [s["image"].tolist() for s in row["sample_fields"]]) for row in step.data_iterator]
+
+    image = [0.0, 1.0, 2.0, 3.0]
+    assert dcpack.run_ranks(2, fn) == [[(None, [image] * 2)], [(None, [image])]]
+
+
+@pytest.mark.parametrize(
     ("source", "text"),
     [
         (lambda rank, groups: None, "data_iterator must not be None on a stage that computes on data"),
