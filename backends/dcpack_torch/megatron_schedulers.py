@@ -8,6 +8,7 @@ the place of ``BalancedCPScheduler`` of releases up to 0.16, for example as the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,11 +177,15 @@ class HybridCPScheduler:
 
 
 def _sample_id_groups(pairs: Sequence[tuple[int, int]], options: StepOptions, num_ranks: int) -> list[list[list[int]]]:
-    ids = [int(number) for number, _ in pairs]
+    try:
+        ids = [index(number) for number, _ in pairs]
+        lengths = [index(length) for _, length in pairs]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"sample_id_seqlens must hold pairs of two integers, id and length: {error}") from error
     if len(set(ids)) < len(ids):
         repeated = sorted({number for number in ids if ids.count(number) > 1})
         raise ArgumentError(f"sample ids must differ; repeated: {list_offenders([str(n) for n in repeated])}")
-    if empty := [str(number) for number, length in pairs if length < 1]:
+    if empty := [str(number) for number, length in zip(ids, lengths, strict=True) if length < 1]:
         raise ArgumentError(f"sample lengths must be at least 1; not those of samples {list_offenders(empty)}")
-    plan = plan_step([int(length) for _, length in pairs], options, num_ranks=num_ranks)
+    plan = plan_step(lengths, options, num_ranks=num_ranks)
     return [[[ids[i] for i in places] for places in ranks] for ranks in plan.to_sample_id_groups()]

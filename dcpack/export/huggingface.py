@@ -33,8 +33,8 @@ def huggingface_flat(packed: Packed, fields: Mapping[str, Any]) -> dict[str, Any
         covering the row), ``max_length_q``, ``max_length_k`` (Python ints).
 
     Raises:
-        ArgumentError: a field is missing or is not the whole row; a loss mask with other weights than 0 and 1; a label
-            at the last token of a sequence, which has no token to go back to.
+        ArgumentError: a field is missing, is not the whole row or holds no integers; a loss mask with other weights
+            than 0 and 1; a label at the last token of a sequence, which has no token to go back to.
 
     Example:
         >>> from dcpack.layout import packed_offsets, position_ids, shift_labels
@@ -54,6 +54,8 @@ def huggingface_flat(packed: Packed, fields: Mapping[str, Any]) -> dict[str, Any
         raise ArgumentError(
             f"fields must be whole rows of at least {padded[-1]} tokens, got {list_offenders(wrong) or size}"
         )
+    if other := [f"{name} {array.dtype}" for name, array in arrays.items() if not np.can_cast(array.dtype, np.int64)]:
+        raise ArgumentError(f"fields must hold integers that fit in int64, got {list_offenders(other)}")
     is_padding = segment_ids(packed, num_tokens=size)[0] == 0
     labels = np.where(is_padding, IGNORED_LABEL, _masked(arrays["labels"], fields.get("loss_mask")))
     labels = _unshift(labels, np.diff(real), padded)

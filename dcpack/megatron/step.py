@@ -120,8 +120,8 @@ def wrap_data_iterator(
             another, see `StepTotals`.
         mtp_stages: virtual stages of this rank that hold MTP layers; 0 without virtual pipelining.
         to_host: makes a NumPy array of a field; pass one that fetches from a device where the data lies there.
-        to_device: moves the arrays of the micro-batches at once; None leaves them on the host until
-            `get_batch_for_rank` moves them.
+        to_device: moves the arrays of the micro-batches at once, for a training loop that slices them itself; None
+            leaves them on the host, where `get_batch_for_rank` wants them.
 
     Raises:
         EndOfData: the data ended before the step was complete; on every rank.

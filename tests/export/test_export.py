@@ -202,6 +202,7 @@ def test_a_masked_label_and_a_label_in_padding_are_ignored() -> None:
         ({"loss_mask": np.array([0.5] * 9)}, "must be 0 or 1, as labels can say no more: 0.5 at 0, 0.5 at 1, 0.5 at 4"),
         ({"loss_mask": np.ones(3)}, r"loss_mask must have the shape of labels \(9,\), got \(3,\)"),
         ({"labels": np.zeros(5, np.int64)}, r"whole rows of at least 8 tokens, got labels \(5,\)"),
+        ({"input_ids": np.arange(9) + 0.5}, "must hold integers that fit in int64, got input_ids float64"),
         ({"input_ids": np.zeros(4), "labels": np.zeros(4), "position_ids": np.zeros(4)}, "at least 8 tokens, got 4"),
     ],
 )

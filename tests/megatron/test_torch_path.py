@@ -114,6 +114,10 @@ def test_what_schedulers_refuse() -> None:
     made = PackingScheduler(64, 1, 2, None)
     with pytest.raises(ArgumentError, match=r"sample ids must differ; repeated: 3$"):
         made.get_groups_and_subsamples([(3, 8), (4, 8), (3, 9)])
+    wrong: list[Any] = [[(3, 8.5)], [(3.5, 8)], [(3, "8")], [(3, 8, 1)]]
+    for pairs in wrong:
+        with pytest.raises(ArgumentError, match="sample_id_seqlens must hold pairs of two integers, id and length"):
+            made.get_groups_and_subsamples(pairs)
     with pytest.raises(ArgumentError, match="sample lengths must be at least 1; not those of samples 4, 5"):
         made.get_groups_and_subsamples([(3, 8), (4, 0), (5, -1)])
     with pytest.raises(InfeasibleError, match="sequence 0 has 900"):
