@@ -81,7 +81,11 @@ def options_from_config(config: Any, groups: ParallelGroups, **changes: Any) -> 
             ``min_dynamic_context_parallel_size`` and ``thd_max_num_seqs`` those that it has are used. The scheduler
             ``dp_balanced`` is `in_order`, ``default_dynamic_cp`` is `packing_aware`; any name of ours is taken too.
         groups: this rank's groups.
-        changes: further fields of `StepOptions`, or others instead.
+        changes: further fields of `StepOptions`, or others instead. The padding rule is one: what fp8 kernels want is
+            not read from the configuration.
+
+    Raises:
+        ArgumentError: no ``max_seqlen_per_dp_cp_rank``, or what `StepOptions` refuses.
 
     Example:
         >>> from types import SimpleNamespace
@@ -92,10 +96,13 @@ def options_from_config(config: Any, groups: ParallelGroups, **changes: Any) -> 
         >>> options_from_config(config, groups).scheduler
         'in_order'
     """
+    capacity = getattr(config, "max_seqlen_per_dp_cp_rank", None)
+    if capacity is None:
+        raise ArgumentError("config must have max_seqlen_per_dp_cp_rank, the padded tokens of one row on one rank")
     vpp_size = getattr(config, "virtual_pipeline_model_parallel_size", None) or 1
     scheduler = getattr(config, "sequence_packing_scheduler", None) or "dynamic_cp"
     found = {
-        "capacity": config.max_seqlen_per_dp_cp_rank,
+        "capacity": capacity,
         "scheduler": _SCHEDULERS.get(scheduler, scheduler),
         "cp_size": groups.cp_size,
         "tp_size": groups.tp.size,

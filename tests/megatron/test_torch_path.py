@@ -174,6 +174,12 @@ def test_options_of_a_configuration() -> None:
     assert options_from_config(config, alone()) == StepOptions(capacity=64)  # no virtual stages, no multiple
 
 
+@pytest.mark.parametrize("config", [SimpleNamespace(), SimpleNamespace(max_seqlen_per_dp_cp_rank=None)])
+def test_a_configuration_must_have_a_capacity(config: Any) -> None:
+    with pytest.raises(ArgumentError, match="config must have max_seqlen_per_dp_cp_rank"):
+        options_from_config(config, alone())
+
+
 def test_a_collection_must_have_its_groups() -> None:
     with pytest.raises(ArgumentError, match="must have the groups tp, pp, dp, dp_cp; no pp, dp_cp"):
         groups_of(SimpleNamespace(tp=1, dp=2, pp=None))
