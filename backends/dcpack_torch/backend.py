@@ -125,13 +125,16 @@ class TorchBackend(Backend):
             device: another device; None: this process's.
         """
         target = self.device if device is None else torch.device(device)
-        return map_tensors(array, lambda tensor: self._place(tensor, target))
 
-    def _place(self, tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
-        if tensor.device == target:
-            return tensor
-        own = target == self.device and tensor.device.type == "cpu"
-        return self._library.upload(tensor) if own else tensor.to(target)
+        def upload(tensor: torch.Tensor) -> torch.Tensor:
+            return self._library.upload(tensor) if target == self.device else tensor.to(target)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device == target:
+                return tensor
+            return upload(tensor) if tensor.device.type == "cpu" else tensor.to(target)
+
+        return map_tensors(array, place, upload)
 
     def describe_mesh(self, mesh: Any) -> MeshAxes:
         """Return the axes and ranks of a `DeviceMesh` with names for its axes, or of a `Topology`."""

@@ -106,12 +106,17 @@ def array_as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     return bytes_as_tensor(torch.from_numpy(data), name, array.shape)
 
 
-def map_tensors(tree: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(
+    tree: Any,
+    place: Callable[[torch.Tensor], torch.Tensor],
+    place_array: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Any:
     """Return `tree` with ``place(tensor)`` for each tensor, and for each NumPy array as a tensor of the same dtype.
 
     Args:
         tree: an array, a tensor, or mappings, lists and tuples of them, of which anything else stays as it is.
         place: what becomes of a tensor.
+        place_array: what becomes of a tensor that was a NumPy array; None is `place`.
 
     Example:
         >>> import numpy as np
@@ -119,13 +124,13 @@ def map_tensors(tree: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> Any
         {'input_ids': [tensor([3, 4], dtype=torch.uint16)], 'name': 'a'}
     """
     if isinstance(tree, np.ndarray | np.generic):
-        return place(array_as_tensor(np.asarray(tree)))
+        return (place_array or place)(array_as_tensor(np.asarray(tree)))
     if isinstance(tree, torch.Tensor):
         return place(tree)
     if isinstance(tree, Mapping):
-        return {key: map_tensors(value, place) for key, value in tree.items()}
+        return {key: map_tensors(value, place, place_array) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        moved = [map_tensors(value, place) for value in tree]
+        moved = [map_tensors(value, place, place_array) for value in tree]
         return moved if isinstance(tree, list) else tuple(moved)
     return tree
 

@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 import dcpack
 from dcpack.plans import Plan
 
+
+def rule(lengths: list[int], **options: Any) -> Plan:
+    return dcpack.plan(lengths, scheduler="packing_aware", **options)
+
+
 Placed = list[list[tuple[int, int, list[int]]]]  # [micro-batch][group] -> first rank, CP size, ids in order
 
 
@@ -83,7 +88,7 @@ def plan_slowly(lengths: list[int], num_ranks: int, capacity: int, max_sequences
 )
 def test_equals_the_plain_form(lengths: list[int], num_ranks: int, capacity: int, max_sequences: int | None) -> None:
     lengths = [length % (num_ranks * capacity + 1) for length in lengths]
-    plan = dcpack.plan(lengths, num_ranks=num_ranks, capacity=capacity, max_sequences=max_sequences)
+    plan = rule(lengths, num_ranks=num_ranks, capacity=capacity, max_sequences=max_sequences)
     expected = plan_slowly(lengths, num_ranks, capacity, max_sequences)
     event(f"{min(len(expected), 3)} micro-batches, mixed sizes {len(set(plan.cp_size.tolist())) > 1}")
     assert placed(plan) == expected
@@ -103,32 +108,32 @@ def test_by_hand_long_and_short() -> None:
     # 0 (150) needs 2 ranks: 150 ** 2 / 2 = 11250. 1 (60) alone on a rank is 3600, so the maximum stays 11250; CP 2
     # would leave it there too, but CP 1 is tried first. 2 (30) joins it before a rank is
     # opened: 4500. One rank is free: the smallest group, [1 2], gets it.
-    plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100)
+    plan = rule([150, 60, 30], num_ranks=4, capacity=100)
     assert placed(plan) == [[(0, 2, [0]), (2, 2, [1, 2])]]
 
 
 def test_by_hand_a_larger_size_wins_where_it_keeps_the_slowest_fast() -> None:
     # 0 (101) on 2 ranks is 5100.5. 1 (100) fits on one rank for 10000, on two for 5000: two keep the maximum at 5100.5.
     # 2 (40) opens a rank: 1600. 5 of 8 ranks are busy: [2] widens to 2, then the oldest of three twos, [0], to 4.
-    plan = dcpack.plan([101, 100, 40], num_ranks=8, capacity=100)
+    plan = rule([101, 100, 40], num_ranks=8, capacity=100)
     assert placed(plan) == [[(0, 4, [0]), (4, 2, [1]), (6, 2, [2])]]
 
 
 def test_by_hand_a_free_rank_is_opened_before_the_longest_is_slowed_down() -> None:
     # 1 (20) would fit beside 0 (80): 6400 + 400. A rank of its own keeps 6400. 2 (15) fits beside both: beside 1 it
     # changes nothing, beside 0 it makes 6625.
-    plan = dcpack.plan([80, 20, 15], num_ranks=2, capacity=100)
+    plan = rule([80, 20, 15], num_ranks=2, capacity=100)
     assert placed(plan) == [[(0, 1, [0]), (1, 1, [1, 2])]]
 
 
 def test_by_hand_what_does_not_fit_waits() -> None:
     # 90 and 80 take a rank each, 70 and 25 fit beside neither. They make the next micro-batch, a rank each.
-    plan = dcpack.plan([25, 70, 90, 80], num_ranks=2, capacity=100)
+    plan = rule([25, 70, 90, 80], num_ranks=2, capacity=100)
     assert placed(plan) == [[(0, 1, [2]), (1, 1, [3])], [(0, 1, [1]), (1, 1, [0])]]
 
 
 def test_by_hand_equal_lengths_keep_their_order() -> None:
-    plan = dcpack.plan([50] * 6, num_ranks=4, capacity=100)
+    plan = rule([50] * 6, num_ranks=4, capacity=100)
     # four ranks are opened by 0..3; 4 and 5 then join the oldest groups with the lowest maximum, 5000
     assert placed(plan) == [[(0, 1, [0, 4]), (1, 1, [1, 5]), (2, 1, [2]), (3, 1, [3])]]
 
@@ -144,10 +149,10 @@ def test_by_hand_equal_lengths_keep_their_order() -> None:
     ],
 )
 def test_by_hand_ranks_that_are_no_power_of_two(num_ranks: int, expected: Placed) -> None:
-    assert placed(dcpack.plan([50, 50], num_ranks=num_ranks, capacity=100)) == expected
+    assert placed(rule([50, 50], num_ranks=num_ranks, capacity=100)) == expected
 
 
 def test_an_oversized_sequence_has_its_micro_batch_alone() -> None:
-    plan = dcpack.plan([40, 500, 30], num_ranks=4, capacity=100, overlong="single")
+    plan = rule([40, 500, 30], num_ranks=4, capacity=100, overlong="single")
     assert placed(plan) == [[(0, 4, [1])], [(0, 2, [0]), (2, 2, [2])]]
     assert plan.oversized.tolist() == [True, False, False]
