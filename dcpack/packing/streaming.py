@@ -244,11 +244,11 @@ class StreamingPacker:
         """Pack what is not empty of a window, and check what the packer made of it."""
         if self._groups_at is None:
             bins = self._packer(lengths, self._capacity, max_sequences=self._max_sequences)
-            _check_bins(bins, lengths, self._capacity)
+            _check_bins(bins, lengths, self._capacity, np.ones_like(lengths), self._max_sequences)
             return bins
         merged = merge_groups(lengths, groups, self._capacity, max_sequences=self._max_sequences)
         bins = self._packer(merged.lengths, self._capacity, max_sequences=self._max_sequences, sizes=merged.sizes)
-        _check_bins(bins, merged.lengths, self._capacity)
+        _check_bins(bins, merged.lengths, self._capacity, merged.sizes, self._max_sequences)
         return merged.apart(bins)
 
 
@@ -270,8 +270,8 @@ def _in_order(bins: Bins, positions: Int64Array) -> list[Int64Array]:
     return sorted((frozen(np.sort(each)) for each in members), key=lambda each: int(each[0]))
 
 
-def _check_bins(bins: Any, lengths: Int64Array, capacity: int) -> None:
-    """Refuse what a packer of the user's own got wrong: nothing may be lost or over the capacity without a word."""
+def _check_bins(bins: Any, lengths: Int64Array, capacity: int, sizes: Int64Array, max_sequences: int | None) -> None:
+    """Refuse what a packer of the user's own got wrong: nothing may be lost or over a limit without a word."""
     if not isinstance(bins, Bins):
         raise ArgumentError(f"packer must return Bins, got {type(bins).__name__}")
     if not np.array_equal(np.sort(bins.items), np.arange(lengths.size)):
@@ -280,3 +280,7 @@ def _check_bins(bins: Any, lengths: Int64Array, capacity: int) -> None:
     if over := np.flatnonzero(loads > capacity).tolist():
         texts = [f"bin {b} holds {loads[b]}" for b in over]
         raise ArgumentError(f"packer must keep the capacity of {capacity} tokens: {list_offenders(texts)}")
+    counts = np.add.reduceat(sizes[bins.items], bins.offsets[:-1]) if bins.num_bins else np.zeros(0, np.int64)
+    if max_sequences is not None and (full := np.flatnonzero(counts > max_sequences).tolist()):
+        texts = [f"bin {b} holds {counts[b]}" for b in full]
+        raise ArgumentError(f"packer must keep max_sequences = {max_sequences}: {list_offenders(texts)}")

@@ -185,6 +185,15 @@ def test_a_packer_that_is_wrong_is_found_out(bin_of: list[int] | None, message: 
         next(packer_of([6, 6], packer=wrong))
 
 
+@pytest.mark.parametrize("groups", [{}, {"groups_at": lambda at: [0, 0, 1][at:]}])
+def test_a_packer_that_takes_too_many_sequences_is_found_out(groups: dict[str, Any]) -> None:
+    def wrong(lengths: Any, *_: Any, **__: Any) -> Bins:
+        return Bins.from_bin_of(np.zeros(len(lengths), np.int64))
+
+    with pytest.raises(ArgumentError, match="packer must keep max_sequences = 2: bin 0 holds 3"):
+        next(packer_of([1, 1, 1], packer=wrong, max_sequences=2, **groups))
+
+
 # Groups.
 
 
