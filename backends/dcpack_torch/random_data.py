@@ -130,8 +130,9 @@ def get_random_dataset_fsdp_tp(
         ``"dataloader"``, which yields int64[batch_size, seq_length + 1].
 
     Raises:
-        ArgumentError: an argument out of range, or a `tp_group` of some ranks without a `dp_group`, with which the
-            ranks of a TP group would read different samples.
+        ArgumentError: an argument out of range; `drop_last` with fewer samples on a rank than a batch holds; or a
+            `tp_group` of some ranks without a `dp_group`, with which the ranks of a TP group would read different
+            samples.
         BackendError: this process is in none of the groups given.
 
     Example:
@@ -249,6 +250,12 @@ def _parts(
         rank, num_replicas = _dp_place(dp_group, tp_group)
         sampler = DistributedSampler(
             dataset, num_replicas=num_replicas, rank=rank, shuffle=True, drop_last=drop_last, seed=seed
+        )
+    num_samples = len(dataset) if sampler is None else max(len(sampler), 0)
+    if drop_last and num_samples < batch_size:
+        raise ArgumentError(
+            f"drop_last=True would drop all {num_samples} of the {len(dataset)} sequences that this rank reads, as "
+            f"batch_size is {batch_size}"
         )
     loader: Any = DataLoader(
         dataset,

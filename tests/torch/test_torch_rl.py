@@ -144,6 +144,7 @@ def test_a_length_distribution_of_the_user():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
         ({"num_workers": -1}, "num_workers must be at least 0, got -1"),
+        ({"batch_size": 129}, "would drop all 128 of the 128 sequences that this rank reads, as batch_size is 129"),
     ],
 )
 def test_misuse_names_the_numbers(options: dict[str, Any], text: str):
