@@ -74,11 +74,11 @@ class ArrayKind(ColumnKind):
         """Refuse a value that would change: 0.5 or 300 in uint8, say. Floats may be rounded."""
         if not isinstance(pad_value, int | float | complex | np.number | np.bool_):
             raise ArgumentError(f"the pad value must be a number, got {pad_value!r}")
-        if "float" in str(like.dtype) or "complex" in str(like.dtype):
-            return
+        may_round = "float" in str(like.dtype) or "complex" in str(like.dtype)
         try:
-            kept = self.filled(like, (1,), pad_value)[0].item() == pad_value
-        except (OverflowError, RuntimeError, TypeError, ValueError):
+            held = self.filled(like, (1,), pad_value)
+            kept = may_round or held[0].item() == pad_value
+        except (AttributeError, OverflowError, RuntimeError, TypeError, ValueError):
             kept = False
         if not kept:
             raise ArgumentError(f"the pad value {pad_value!r} cannot be held by dtype {like.dtype}")
@@ -156,7 +156,7 @@ class TorchKind(ArrayKind):
     @property
     def is_loaded(self) -> bool:
         """Whether torch is loaded in this process."""
-        return "torch" in sys.modules
+        return sys.modules.get("torch") is not None
 
     def is_kind_of(self, array: Any) -> bool:
         """Return whether it is a tensor."""
@@ -205,7 +205,7 @@ class JaxKind(ArrayKind):
     @property
     def is_loaded(self) -> bool:
         """Whether JAX is loaded in this process."""
-        return "jax" in sys.modules
+        return sys.modules.get("jax") is not None
 
     def is_kind_of(self, array: Any) -> bool:
         """Return whether it is an array of JAX."""

@@ -87,7 +87,7 @@ class BatchedDataDict(UserDict[Any, Any]):
 
         Raises:
             PeerError: on all ranks: some rank failed, or its batch is wrong.
-            ArgumentError: on all ranks: the batches do not fit each other.
+            ArgumentError: on all ranks: the batches do not fit each other, or the ranks differ in `pad_value_dict`.
 
         Example:
             >>> from dcpack import run_ranks

@@ -77,7 +77,13 @@ def count_rows(columns: Mapping[Any, Any], where: str = "the batch") -> int:
         ...
         dcpack.errors.ArgumentError: all columns of the batch must have equally many rows: 'a' has 2, 'b' has 3
     """
-    counts = {key: kind_of(key, column).num_rows(column) for key, column in columns.items()}
+    counts: dict[Any, int] = {}
+    for key, column in columns.items():
+        kind = kind_of(key, column)
+        try:
+            counts[key] = kind.num_rows(column)
+        except ArgumentError as error:
+            raise ArgumentError(f"column {key!r} of {where}: {error}") from error
     if len(set(counts.values())) > 1:
         listed = list_offenders([f"{key!r} has {count}" for key, count in counts.items()])
         raise ArgumentError(f"all columns of {where} must have equally many rows: {listed}")

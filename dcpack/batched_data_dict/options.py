@@ -16,6 +16,7 @@ __all__ = ["GROUP_LEVELS", "DynamicBatching", "SequencePacking", "as_options"]
 GROUP_LEVELS = ("microbatch", "shard")
 """What the rows of a group may not be parted across."""
 
+_MOST = 2**31 - 1  # so that no product with a length leaves int64
 _Options = TypeVar("_Options")
 
 
@@ -51,8 +52,10 @@ class DynamicBatching:
     def __post_init__(self) -> None:
         _set(
             self,
-            max_tokens_per_microbatch=check_int("max_tokens_per_microbatch", self.max_tokens_per_microbatch, minimum=1),
-            sequence_length_round=check_int("sequence_length_round", self.sequence_length_round, minimum=1),
+            **{
+                name: check_int(name, getattr(self, name), minimum=1, maximum=_MOST)
+                for name in ("max_tokens_per_microbatch", "sequence_length_round")
+            },
         )
         _check_key("input_key", self.input_key)
         _check_key("input_lengths_key", self.input_lengths_key)
@@ -90,15 +93,16 @@ class SequencePacking:
 
     def __post_init__(self) -> None:
         numbers = ("max_tokens_per_microbatch", "sequence_length_pad_multiple", "microbatch_multiple")
-        _set(self, **{name: check_int(name, getattr(self, name), minimum=1) for name in numbers})
+        _set(self, **{name: check_int(name, getattr(self, name), minimum=1, maximum=_MOST) for name in numbers})
         _check_key("input_lengths_key", self.input_lengths_key)
         for name in ("input_key", "group_key"):
             if getattr(self, name) is not None:
                 _check_key(name, getattr(self, name))
         check_choice("algorithm", self.algorithm, PACKERS)
         check_choice("keep_groups", self.keep_groups, GROUP_LEVELS)
-        if isinstance(self.cost, str | Mapping):
-            _set(self, cost=get_cost(self.cost))
+        cost: Any = self.cost
+        if cost is not None and not hasattr(cost, "bin_time"):
+            _set(self, cost=get_cost(cost))
 
 
 def as_options(cls: type[_Options], name: str, value: Any) -> _Options:

@@ -61,6 +61,10 @@ class PackedColumn:
         if not given:
             raise ArgumentError(f"a packed column needs a row with an array to know its dtype, got {len(rows)} x None")
         kind = array_kind_of_all(given)
+        if flat := [
+            f"row {i} is {describe_shape(row)}" for i, row in enumerate(rows) if row is not None and not row.ndim
+        ]:
+            raise ArgumentError(f"rows must be arrays [items, ...] of at least one dim: {list_offenders(flat)}")
         counts = [0 if row is None else int(row.shape[0]) for row in rows]
         return cls(join_items(kind, given), np.cumsum([0, *counts]))
 
@@ -68,7 +72,8 @@ class PackedColumn:
         return self.offsets.size - 1
 
     def __getitem__(self, row: int) -> Any:
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        first, last = self.offsets[:-1][row], self.offsets[1:][row]  # negative ones count from the end, as in a list
+        return self.values[int(first) : int(last)]
 
     def __repr__(self) -> str:
         return f"PackedColumn({len(self)} rows, values {describe_shape(self.values)})"

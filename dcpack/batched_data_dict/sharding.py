@@ -156,7 +156,15 @@ def _groups(columns: Mapping[Any, Any], starts: range, size: int, options: Seque
     if key is None:
         return None
     column = _column(columns, key, "group_key")
-    values = np.asarray(kind_of(key, column).to_host(column))
+    host = kind_of(key, column).to_host(column)
+    if isinstance(host, list) and len({isinstance(value, str) for value in host}) > 1:
+        raise ArgumentError(
+            f"group_key {key!r} must hold integers alone or texts alone, got both: 1 and '1' would be one"
+        )
+    try:
+        values = np.asarray(host)
+    except ValueError as error:
+        raise ArgumentError(f"group_key {key!r} must hold an integer or a text for each row: {error}") from error
     if values.ndim != 1 or values.dtype.kind not in "iubUS":
         raise ArgumentError(
             f"group_key {key!r} must hold an integer or a text for each row, got dtype {values.dtype} of shape "

@@ -43,10 +43,16 @@ def stack_columns(
     """
     if wrong := [f"{noun} {i} is {type(b).__name__}" for i, b in enumerate(batches) if not isinstance(b, Mapping)]:
         raise ArgumentError(f"batches must be mappings: {list_offenders(wrong)}")
-    pads = pad_value_dict or {}
+    pads = _pads(pad_value_dict)
     counts = [count_rows(batch, f"{noun} {i}") for i, batch in enumerate(batches)]
     keys = dict.fromkeys(key for batch in batches for key in batch)
     return {key: _stack_key(key, batches, counts, pads.get(key, 0), noun) for key in keys}
+
+
+def _pads(pad_value_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
+    if pad_value_dict is not None and not isinstance(pad_value_dict, Mapping):
+        raise ArgumentError(f"pad_value_dict must be a mapping, got {pad_value_dict!r}")
+    return pad_value_dict or {}
 
 
 def _stack_key(key: Any, batches: Sequence[Mapping[Any, Any]], counts: list[int], pad_value: Any, noun: str) -> Any:
@@ -78,7 +84,7 @@ def gather_columns(
 
     Raises:
         PeerError: on all ranks: some rank failed, or its columns are not right or cannot be sent.
-        ArgumentError: on all ranks: the columns of the ranks do not fit each other.
+        ArgumentError: on all ranks: the columns of the ranks do not fit each other, or their `pad_value_dict` differ.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -93,10 +99,14 @@ def gather_columns(
     try:
         count_rows(columns)
         kinds = {key: kind_of(key, column) for key, column in columns.items()}
-        tree = {key: [kind.name, kind.to_tree(columns[key])] for key, kind in kinds.items()}
+        pads = ", ".join(sorted(f"{key!r}: {value!r}" for key, value in _pads(pad_value_dict).items()))
+        tree = [pads, {key: [kind.name, kind.to_tree(columns[key])] for key, kind in kinds.items()}]
     except Exception as error:
         communicator.agree(error)  # the others, who wait in their gather, raise it too
         raise
     gathered = all_gather_trees(communicator, tree)
-    batches = [{key: kind_named(name).from_tree(part) for key, (name, part) in each.items()} for each in gathered]
+    if len({text for text, _ in gathered}) > 1:
+        listed = list_offenders([f"rank {rank} has {{{text}}}" for rank, (text, _) in enumerate(gathered)])
+        raise ArgumentError(f"pad_value_dict must be equal on all ranks: {listed}")
+    batches = [{key: kind_named(name).from_tree(part) for key, (name, part) in each.items()} for _, each in gathered]
     return stack_columns(batches, pad_value_dict, "rank")

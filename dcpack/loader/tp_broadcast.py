@@ -30,6 +30,7 @@ class TPBroadcastDataLoader:
         communicator: of the group.
 
     Raises:
+        ArgumentError: `communicator` is none.
         PeerError: on all ranks: the loader of the leader failed.
 
     Example:
@@ -43,6 +44,8 @@ class TPBroadcastDataLoader:
     """
 
     def __init__(self, loader: Iterable[Any] | None, communicator: Communicator) -> None:
+        if not isinstance(communicator, Communicator):
+            raise ArgumentError(f"communicator must be a dcpack Communicator, got {type(communicator).__name__}")
         self.loader = loader
         self._communicator = communicator
         self._is_leader = communicator.rank == _LEADER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -261,7 +262,7 @@ UNEQUAL = BatchedDataDict(x=[1, 2], y=np.zeros(3))
         (lambda b: UNEQUAL.shard_by_batch_size(1), "equally many rows: 'x' has 2, 'y' has 3"),
         (lambda b: BatchedDataDict(x=(1, 2)).size, "column 'x' is of type tuple: it must be"),
         (lambda b: BatchedDataDict(x=np.float32(1)).size, "column 'x' is of type float32"),
-        (lambda b: BatchedDataDict(x=np.array(1)).size, r"no rows: int64 of shape \(\)"),
+        (lambda b: BatchedDataDict(x=np.array(1)).size, r"column 'x' of the batch: .* no rows: int64 of shape \(\)"),
         (lambda b: b.slice(0, 5), "end must be from 0 to 4, got 5"),
         (lambda b: b.slice(3, 2), "start must be from 0 to 2, got 3"),
         (lambda b: b.slice(-1, 2), "start must be from 0 to 2, got -1"),
@@ -302,6 +303,9 @@ def test_columns_that_do_not_fit(library: ArrayLibrary):
     ):
         with pytest.raises(ArgumentError, match=text):
             BatchedDataDict.from_batches(batches)  # pyright: ignore[reportArgumentType]
+    pads: Any = 5
+    with pytest.raises(ArgumentError, match="pad_value_dict must be a mapping, got 5"):
+        BatchedDataDict.from_batches([{"x": a}], pads)
 
 
 @pytest.mark.parametrize("value", [0.5, 2**40, "pad", None])
@@ -314,6 +318,45 @@ def test_a_pad_value_that_would_change_is_refused(library: ArrayLibrary, value: 
     assert library.values(BatchedDataDict.from_batches(floats, {"x": 0.5})["x"]) == [[1.0, 0.5], [1.0, 2.0]]
 
 
+@pytest.mark.parametrize(("dtype", "value"), [("float64", 1j), ("float64", 10**400), ("object", 1)])
+def test_a_pad_value_that_the_dtype_cannot_take_is_refused(dtype: str, value: Any):
+    batches = [{"x": np.zeros((1, width), dtype)} for width in (1, 2)]
+    with pytest.raises(ArgumentError, match=f"the pad value {value!r} cannot be held by dtype {dtype}"):
+        BatchedDataDict.from_batches(batches, {"x": value})
+
+
+def test_all_gather_with_pad_values_that_differ_is_an_error_on_all_ranks():
+    def fn(communicator: Communicator) -> None:
+        batch = BatchedDataDict(x=np.zeros((1, communicator.rank + 1), np.int64))
+        pads = {"x": 0.5} if communicator.rank else {"x": 1}
+        with pytest.raises(ArgumentError, match=r"on all ranks: rank 0 has \{'x': 1\}, rank 1 has \{'x': 0.5\}"):
+            batch.all_gather(communicator, pads)
+        wrong: Any = 5 if communicator.rank else None
+        with pytest.raises(PeerError, match=r"rank 1 failed .*pad_value_dict must be a mapping, got 5"):
+            batch.all_gather(communicator, wrong)
+        assert batch.all_gather(communicator, {"x": 7})["x"].tolist() == [[0, 7], [0, 0]]
+
+    run_ranks(2, fn)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_framework_that_must_not_be_imported_is_not_loaded(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    assert BatchedDataDict(x=np.zeros(3)).size == 3
+    with pytest.raises(ArgumentError, match="column 'x' is of type tuple"):
+        _ = BatchedDataDict(x=(1, 2)).size
+
+
+def test_rows_of_a_packed_column_count_from_the_end_as_those_of_a_list(library: ArrayLibrary):
+    column = PackedColumn(library.array([1, 2, 3]), [0, 2, 2, 3])
+    expected = [[1, 2], [], [3]]
+    assert [library.values(column[row]) for row in range(-3, 3)] == expected * 2
+    assert [library.values(row) for row in column] == expected
+    for row in (3, -4):
+        with pytest.raises(IndexError):
+            column[row]
+
+
 def test_packed_columns_refuse_what_does_not_fit(library: ArrayLibrary):
     values = library.array([1, 2, 3])
     for offsets in ([0, 2], [1, 3], [0, 3, 2, 3], []):
@@ -321,6 +364,8 @@ def test_packed_columns_refuse_what_does_not_fit(library: ArrayLibrary):
             PackedColumn(values, offsets)
     with pytest.raises(ArgumentError, match="values must be an array of at least one dim, got list"):
         PackedColumn([1], [0, 1])
+    with pytest.raises(ArgumentError, match=r"at least one dim: row 1 is float64 of shape \(\)"):
+        PackedColumn.from_rows([None, np.array(1.0)])
     with pytest.raises(ArgumentError, match="needs a row with an array to know its dtype, got 2 x None"):
         PackedColumn.from_rows([None, None])
     other = next(each for each in LIBRARIES.values() if each is not library)

@@ -158,8 +158,12 @@ def test_side_fields_follow_their_rows(library: ArrayLibrary):
             "keep_groups must be one of 'microbatch', 'shard', got 'node'",
         ),
         ([3, 3], {"algorithm": "worst_fit"}, ArgumentError, "algorithm must be one of .*'best_fit_decreasing'"),
+        ([3, 3], {"group_key": "m"}, ArgumentError, "group_key 'm' must hold integers alone or texts alone, got both"),
+        ([3, 3], {"group_key": "r"}, ArgumentError, "group_key 'r' must hold an integer or a text for each row: "),
         ([3, 3], {"cost": "free"}, ArgumentError, "unknown cost 'free'"),
-        ([3, 3], {"microbatch_multiple": 0}, ArgumentError, "microbatch_multiple must be at least 1, got 0"),
+        ([3, 3], {"cost": 5, "group_key": "g", "keep_groups": "shard"}, ArgumentError, "unknown cost 5"),
+        ([3, 3], {"sequence_length_pad_multiple": 2**70}, ArgumentError, "pad_multiple must be from 1 to 2147483647"),
+        ([3, 3], {"microbatch_multiple": 0}, ArgumentError, "microbatch_multiple must be from 1 to .*, got 0"),
         ([3, -3], {}, ArgumentError, r"column 'n'\[1\] = -3"),
         ([3, 3, 3], {}, ArgumentError, "3 rows is not a multiple of 2 shards"),
     ],
@@ -167,6 +171,7 @@ def test_side_fields_follow_their_rows(library: ArrayLibrary):
 def test_misuse_names_the_numbers(
     library: ArrayLibrary, lengths: list[int], options: dict[str, Any], error: type[Exception], text: str
 ):
-    batch = of_lengths(library, lengths, g=[7] * len(lengths), f=library.array([1.0] * len(lengths), "float32"))
+    lists = {"g": [7] * len(lengths), "m": [1, "1", 2, 2][: len(lengths)], "r": [[1], [1, 2], [3], [3]][: len(lengths)]}
+    batch = of_lengths(library, lengths, **lists, f=library.array([1.0] * len(lengths), "float32"))
     with pytest.raises(error, match=text):
         packed(batch, 2, 8, **options)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcpack import PeerError, TPBroadcastDataLoader, run_ranks
+from dcpack import ArgumentError, PeerError, TPBroadcastDataLoader, run_ranks
 from dcpack.comm import Communicator
 
 BATCHES: list[Any] = [
@@ -187,3 +187,9 @@ def test_a_failure_of_the_group_that_the_loader_reads_in_is_told_too():
         return communicator.broadcast(np.array(3), 0).item()
 
     assert run_ranks(2, fn) == [3, 3]
+
+
+def test_the_communicator_is_one() -> None:
+    group: Any = object()
+    with pytest.raises(ArgumentError, match="communicator must be a dcpack Communicator, got object"):
+        TPBroadcastDataLoader([1], group)
