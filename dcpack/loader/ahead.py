@@ -116,6 +116,8 @@ class StepsAhead:
         A thread tells them while this one goes on; without one they are waited for.
         """
         if self._has_failed:
+            if self._thread is not None:
+                self._thread.take_no_more()
             return
         telling = _Telling(self._maker, error)
         if self._thread is None:
@@ -123,6 +125,7 @@ class StepsAhead:
         else:
             self._thread.is_telling = True
             self._thread.submit(telling)
+            self._thread.take_no_more()
 
     def close(self) -> None:
         """End the thread, and close the communicators; whatever it does. Any number of times."""
@@ -178,6 +181,11 @@ class _WorkThread:
         future: Future[Any] = Future()
         self._jobs.put((future, job))
         return future
+
+    def take_no_more(self) -> None:
+        """Let it end after its last job, whether or not anybody closes the loader."""
+        if self._thread.ident is not None:
+            self._jobs.put(None)
 
     def end(self, seconds: float) -> bool:
         """Let it end after its last job; return whether it has, after so many seconds at most."""
