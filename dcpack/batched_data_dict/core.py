@@ -277,8 +277,9 @@ class BatchedDataDict(UserDict[Any, Any]):
 
         Args:
             batch_idx: number of the chunk.
-            batch_size: rows of a chunk on this shard. Not needed where `shard_by_batch_size` made micro-batches; with
-                sequence packing it is ignored, since the rows are then as the packing dealt them.
+            batch_size: rows of a chunk on this shard; it must divide the rows. Not needed where `shard_by_batch_size`
+                made micro-batches; with sequence packing it is ignored, since the rows are then as the packing dealt
+                them.
 
         Example:
             >>> BatchedDataDict({"x": [*"abcd"]}).get_batch(1, 2)
@@ -292,6 +293,11 @@ class BatchedDataDict(UserDict[Any, Any]):
             if batch_size is None:
                 raise ArgumentError(
                     "get_batch needs a batch_size, as no micro-batches were made by shard_by_batch_size"
+                )
+            if size % batch_size:
+                raise ArgumentError(
+                    f"batch_size must divide the {size} rows, got {batch_size}: "
+                    f"{size % batch_size} would be in no chunk"
                 )
             counts = [batch_size] * (size // batch_size)
         elif batch_size is not None and not self._is_packed and set(counts) != {batch_size}:

@@ -282,7 +282,8 @@ UNEQUAL = BatchedDataDict(x=[1, 2], y=np.zeros(3))
         (lambda b: b.get_microbatch_iterator_for_packable_sequences_len(), "no micro-batches: shard with"),
         (lambda b: b.get_batch(0), "get_batch needs a batch_size"),
         (lambda b: b.get_batch(2, 2), "batch_idx must be from 0 to 1, got 2"),
-        (lambda b: b.get_batch(0, 5), "4 rows has no chunk of 5 rows"),
+        (lambda b: b.get_batch(0, 3), "batch_size must divide the 4 rows, got 3: 1 would be in no chunk"),
+        (lambda b: b.slice(0, 0).get_batch(0, 5), "0 rows has no chunk of 5 rows"),
     ],
 )
 def test_misuse_names_the_numbers(batch: BatchedDataDict, call: Any, text: str):
