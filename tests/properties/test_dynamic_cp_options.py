@@ -218,12 +218,22 @@ def legal_sizes(options: dict[str, Any]) -> tuple[int, ...]:
     return dcpack.plan([], **{name: options[name] for name in names}).cp_sizes
 
 
+@cache
+def outcome_of(seed: int) -> str:
+    return run_case(seed, small=False)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_any_options_give_a_plan_that_holds_them(part: int) -> None:
     cases = range(part, max(CASES, 60), 4)
-    outcomes = Counter(run_case(seed, small=False) for seed in cases)
+    outcomes = Counter(outcome_of(seed) for seed in cases)
     assert outcomes["planned"] >= len(cases) // 3, outcomes
-    assert outcomes["none found"] <= -(-len(cases) // 10), outcomes
+
+
+def test_few_problems_stay_undecided() -> None:
+    cases = range(max(CASES, 60))
+    outcomes = Counter(outcome_of(seed) for seed in cases)  # known by now, where the tests above have run
+    assert outcomes["none found"] <= len(cases) // 15, outcomes
 
 
 @pytest.mark.parametrize("part", range(4))
