@@ -89,16 +89,13 @@ class StepRecord:
 
         Returns:
             On all ranks ``loader/step(ms)``, ``loader/wait(ms)``, ``loader/num_valid_tokens`` (this rank's) and
-            ``loader/global_valid_tokens``. On ranks that build batches also
-
-            - over all ranks: ``loader/num_tokens``, ``loader/num_padded_tokens``, both ``(1/s)`` as
-              ``loader/useful_tokens(1/s)`` and ``loader/padded_tokens(1/s)``, ``loader/padding_share``,
-              ``loader/utilization`` (tokens over all slots of all rows), ``loader/imbalance_before`` and
-              ``loader/imbalance_after`` (the busiest rank over the mean, as read and as planned),
-              ``loader/mean_cp_size``, ``loader/samples_moved``;
-            - of this rank: ``loader/bytes_sent(B)``, ``loader/read(ms)``, ``loader/plan(ms)``,
-              ``loader/exchange(ms)``, ``loader/pack(ms)``, and ``loader/hidden_share``: the part of these four that
-              nobody waited for.
+            ``loader/global_valid_tokens``. On ranks that build batches also two kinds. Over all ranks:
+            ``loader/num_tokens``, ``loader/num_padded_tokens``, both ``(1/s)`` as ``loader/useful_tokens(1/s)`` and
+            ``loader/padded_tokens(1/s)``, ``loader/padding_share``, ``loader/utilization`` (tokens over all slots of
+            all rows), ``loader/imbalance_before`` and ``loader/imbalance_after`` (the busiest rank over the mean, as
+            read and as planned), ``loader/mean_cp_size``, ``loader/samples_moved``. Of this rank:
+            ``loader/bytes_sent(B)``, ``loader/read(ms)``, ``loader/plan(ms)``, ``loader/exchange(ms)``,
+            ``loader/pack(ms)``, and ``loader/hidden_share``: the part of these four that nobody waited for.
         """
         found = {
             "loader/step(ms)": 1e3 * self.seconds,

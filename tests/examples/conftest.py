@@ -19,6 +19,7 @@ for _folder in (
     _EXAMPLES / "torch_exactness",
     _EXAMPLES / "own_parts",
     _EXAMPLES / "training_loop",
+    _EXAMPLES / "huggingface_trainer",
 ):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
