@@ -106,8 +106,9 @@ def test_any_lengths_come_once_in_whole_steps(lengths: list[int], rows_per_step:
     rows = PackedRows(lengths, capacity=50, rows_per_step=rows_per_step, window=16)
     found = list(rows)
     assert sorted(sample for row in found for sample in row) == list(range(len(lengths)))
-    assert all(row and sum(lengths[i] for i in row) <= 50 for row in found)
+    assert all(sum(lengths[i] for i in row) <= 50 for row in found)
     assert len(found) % rows_per_step == 0
+    assert all(any(step) for step in rows.steps), "a step without samples"
 
 
 def test_the_row_by_hand() -> None:
@@ -123,12 +124,20 @@ def test_the_row_by_hand() -> None:
     assert [row[name].dtype for name in ("input_ids", "cu_seq_lens_q")] == [torch.int64, torch.int32]
 
 
+def test_rows_that_nobody_fills_have_no_weight() -> None:
+    # Four samples fill four rows; two steps of three rows are six.
+    rows = PackedRows([31, 31, 31, 31], capacity=50, rows_per_step=3)
+    assert sorted(map(len, rows)) == [0, 0, 1, 1, 1, 1]
+    row = flatten([])
+    assert (row["input_ids"].tolist(), row["labels"].tolist(), row["max_length_q"]) == ([[0]], [[-100]], 1)
+    loader: Any = torch.utils.data.DataLoader(Samples(), batch_sampler=Share(rows, 0, 1), collate_fn=flatten)
+    assert sum(int((batch["labels"] == -100).all()) for batch in loader) == 2
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ArgumentError, match=r"without tokens .* \[1, 3\]"):
         PackedRows([4, 0, 5, 0], capacity=8, rows_per_step=1)
     with pytest.raises(InfeasibleError, match="longer than the limit of 8"):
         PackedRows([4, 9], capacity=8, rows_per_step=1)
-    with pytest.raises(InfeasibleError):
-        PackedRows([4, 5], capacity=9, rows_per_step=3)
     with pytest.raises(ArgumentError, match=r"samples \[1\] of the row"):
         flatten([{"input_ids": [1, 2]}, {"input_ids": [1, 2], "labels": [1]}])

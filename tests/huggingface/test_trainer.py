@@ -112,7 +112,7 @@ def test_a_row_gives_the_loss_and_gradients_of_its_samples_alone(tmp_path: Path)
             total += float(loss.detach())
         return total, torch.cat([p.grad.flatten().clone() for p in model.parameters()])
 
-    packed, one_by_one = gradients([row]), gradients([[sample] for sample in row])
+    packed, one_by_one = gradients([row, []]), gradients([[sample] for sample in row])  # an empty row adds nothing
     assert packed[0] == pytest.approx(one_by_one[0], rel=1e-5)
     torch.testing.assert_close(packed[1], one_by_one[1], rtol=1e-4, atol=1e-4)
 

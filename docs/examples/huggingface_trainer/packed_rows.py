@@ -21,7 +21,8 @@ class PackedRows:
     A step of the optimizer is `rows_per_step` = processes x gradient_accumulation_steps rows that cost about the same.
     Row number i goes to process i % processes, as accelerate deals batches. Which rows there are depends on the seed;
     the order of the steps on seed and epoch. So an epoch always has the same number of rows, which the Trainer needs to
-    know beforehand, and the same steps come on any number of processes with the same `rows_per_step`.
+    know beforehand, and the same steps come on any number of processes with the same `rows_per_step`. Where samples are
+    too few to fill the last step of a window, rows of it are empty lists, which `flatten` makes rows without weight.
 
     Args:
         lengths: tokens of each sample, int[n].
@@ -50,12 +51,17 @@ class PackedRows:
         self.steps: list[list[list[int]]] = []
         for ids in np.array_split(order, max(1, order.size // max(window, rows_per_step))):
             plan = dcpack.plan(
-                self.lengths[ids], num_ranks=rows_per_step, capacity=capacity, scheduler="balanced", cost=cost
+                self.lengths[ids],
+                num_ranks=rows_per_step,
+                capacity=capacity,
+                scheduler="balanced",
+                cost=cost,
+                on_empty="dummy",
             )
             # Rows of like cost side by side: the processes wait for each other in every micro-batch.
             slowest_first = np.argsort(-plan.rank_times(cost), axis=1, kind="stable")
             for rows, places in zip(plan.to_sample_id_groups(), slowest_first, strict=True):
-                self.steps.append([ids[rows[place]].tolist() for place in places])
+                self.steps.append([[int(ids[i]) for i in rows[place]] for place in places])
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the steps; the Trainer's callback below calls it."""
@@ -74,12 +80,13 @@ def flatten(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         samples: ``input_ids`` of each and, if there are, ``labels`` under the same tokens, not shifted; -100 is
-            ignored. Without, every token is a target.
+            ignored. Without, every token is a target. No samples give a row of one token that is no target.
 
     Returns:
         ``input_ids``, ``labels``, ``position_ids`` (int64[1, t]); ``cu_seq_lens_q``, ``cu_seq_lens_k`` (int32[n + 1]);
         ``max_length_q``, ``max_length_k`` (ints).
     """
+    samples = samples or [{"input_ids": [0]}]
     columns = {
         name: [np.asarray(sample.get(name, sample["input_ids"]), np.int64) for sample in samples]
         for name in ("input_ids", "labels")
