@@ -28,12 +28,17 @@ from dcpack_torch.wire import (
     padded_size,
     tensor_as_bytes,
     unpack_blocks,
+    wire_name_of,
 )
 
 __all__ = ["TorchCommunicator", "grace_of"]
 
 # A wait is cut into pieces of this length, so that Ctrl-C is heard.
 _SLICE_S = 0.5
+
+# Small messages travel with the control messages, which all are longer for it: by so much, and by so much in all.
+_MOST_INLINE = 8192
+_MOST_INLINE_IN_ALL = 32768
 
 
 def grace_of(deadline_s: float) -> float:
@@ -83,6 +88,8 @@ class TorchCommunicator(Communicator):
         self._uid = uid
         self._library = pool.library
         self._wire_dtype = wire_dtype
+        if group is not None and self._library.interruptible:  # payload goes over Gloo as control messages do
+            self.inline_bytes = min(_MOST_INLINE, _MOST_INLINE_IN_ALL // self.size)
         self._grace_s = grace_of(self.deadline_s)
         self._device = self._library.device  # of the tensors of the present call
         self._is_moving = False
@@ -100,6 +107,13 @@ class TorchCommunicator(Communicator):
         converted = np.asarray(array)
         name = wire_name(converted.dtype)
         return self._library.upload(array_as_tensor(as_bytes(converted))), name, converted.shape
+
+    def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
+        """Return the number of the bytes of `to_wire`, and the rest of it, without moving any."""
+        if isinstance(array, torch.Tensor):
+            return array.numel() * array.itemsize, wire_name_of(array), tuple(array.shape)
+        converted = np.asarray(array)
+        return converted.nbytes, wire_name(converted.dtype), converted.shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the tensor or the array whose bytes, dtype name and shape these are."""
@@ -131,17 +145,30 @@ class TorchCommunicator(Communicator):
     def _exchange_control(self, record: bytes) -> list[bytes]:
         if self._group is None:
             return [record]
-        # All-to-all and not all-gather: each rank then talks to each, and all see at once that one is gone.
         length = len(record)
-        sent = torch.frombuffer(bytearray(record * self.size), dtype=torch.uint8)
+        data = self._exchange(torch.frombuffer(bytearray(record * self.size), dtype=torch.uint8)).numpy().tobytes()
+        return [data[start : start + length] for start in range(0, len(data), length)]
+
+    def _exchange_inline(self, record: bytes, blocks: Sequence[Any]) -> tuple[list[bytes], Sequence[Any]]:
+        length = len(record)
+        sent = np.zeros((self.size, length + self.inline_bytes), np.uint8)
+        sent[:, :length] = np.frombuffer(record, np.uint8)
+        for row, block in zip(sent, blocks, strict=False):
+            row[length : length + len(block)] = block.numpy()
+        received = self._exchange(torch.from_numpy(sent.reshape(-1))).view(sent.shape)
+        return [row.tobytes() for row in received.numpy()[:, :length]], received[:, length:]
+
+    def _exchange(self, sent: torch.Tensor) -> torch.Tensor:
+        """Return what all members sent to this one, in parts of one size."""
+        assert self._group is not None
+        # All-to-all and not all-gather: each rank then talks to each, and all see at once that one is gone.
         received = torch.empty_like(sent)
-        splits = [length] * self.size
+        splits = [len(sent) // self.size] * self.size
         options = AllToAllOptions()
         options.timeout = self._time_left()
         with self._translated():
             self._wait(self._group.control.alltoall_base(received, sent, splits, splits, options))
-        data = received.numpy().tobytes()
-        return [data[start : start + length] for start in range(0, len(data), length)]
+        return received
 
     def _all_gather_bytes(self, payload: Any, sizes: list[int]) -> list[Any]:
         if self._group is None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from dcpack._checks import check_int
-from dcpack.comm.reader import Indexable
+from dcpack.comm.reader import Indexable, read_in_order
 
 __all__ = ["WorkerReader", "read_with_workers"]
 
@@ -52,6 +52,8 @@ class WorkerReader:
     """
 
     def __init__(self, dataset: Indexable, *, num_workers: int = 0, **options: Any) -> None:
+        self._dataset = dataset
+        self._reads_here = not num_workers and not options.get("pin_memory")
         self._indices: list[int] = []
         if num_workers:
             options = {"persistent_workers": True, **options}
@@ -59,6 +61,8 @@ class WorkerReader:
 
     def __call__(self, indices: Sequence[int]) -> Iterator[Any]:
         """Return an iterator over ``dataset[i]`` for each i of `indices`."""
+        if self._reads_here:  # as the DataLoader would, but for what each of its steps costs
+            return read_in_order(self._dataset, indices)
         self._indices[:] = indices
         return iter(self._loader)
 

@@ -28,6 +28,7 @@ __all__ = [
     "padded_size",
     "tensor_as_bytes",
     "unpack_blocks",
+    "wire_name_of",
 ]
 
 _NAMES = (
@@ -54,6 +55,24 @@ def tensor_as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, str, tuple[int,
         >>> data.tolist(), name, shape
         ([1, 0, 0, 1], 'torch.int16', (1, 2))
     """
+    name = wire_name_of(tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    flat = plain.reshape(-1).contiguous()
+    # Without elements a tensor may have strides, such as those of an empty NumPy array, that cannot be viewed.
+    data = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+    return data, name, tuple(tensor.shape)
+
+
+def wire_name_of(tensor: torch.Tensor) -> str:
+    """Return the name of the dtype of a tensor that can travel.
+
+    Raises:
+        ArgumentError: as in `tensor_as_bytes`.
+
+    Example:
+        >>> wire_name_of(torch.tensor([True]))
+        'torch.bool'
+    """
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         raise ArgumentError(
             f"a tensor of layout {tensor.layout} on device {tensor.device} cannot be sent: strided ones with memory can"
@@ -62,11 +81,7 @@ def tensor_as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, str, tuple[int,
     if name not in TENSOR_DTYPES:
         known = ", ".join(name.removeprefix("torch.") for name in TENSOR_DTYPES)
         raise ArgumentError(f"dtype {name} cannot be sent: {known} can")
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    flat = plain.reshape(-1).contiguous()
-    # Without elements a tensor may have strides, such as those of an empty NumPy array, that cannot be viewed.
-    data = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
-    return data, name, tuple(tensor.shape)
+    return name
 
 
 def bytes_as_tensor(buffer: torch.Tensor, name: str, shape: Sequence[int]) -> torch.Tensor:

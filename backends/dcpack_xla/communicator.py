@@ -76,6 +76,8 @@ class XlaCommunicator(TorchCommunicator):
         super().__init__(pool, group, uid, rank, ranks, deadline_s=deadline_s, max_message_bytes=max_message_bytes)
         self._place = place
         self._collectives = collectives
+        if collectives is not None:
+            self.inline_bytes = 0
 
     def to_wire(self, array: Any) -> tuple[Any, str, tuple[int, ...]]:
         """Return the bytes of a tensor or an array in host memory, its dtype name and its shape."""
@@ -83,6 +85,12 @@ class XlaCommunicator(TorchCommunicator):
             return super().to_wire(array)
         data, name, shape = tensor_as_bytes(self._place.runtime.fetch(array.detach()))
         return data, _PREFIX + name, shape
+
+    def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
+        """Return the number of the bytes of `to_wire`, and the rest of it, without moving any."""
+        num_bytes, name, shape = super().wire_size(array)
+        is_there = isinstance(array, torch.Tensor) and array.device.type == "xla"
+        return num_bytes, _PREFIX + name if is_there else name, shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the tensor or the array whose bytes, dtype name and shape these are."""

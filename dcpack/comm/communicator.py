@@ -73,20 +73,29 @@ class Communicator(GroupMember):
             >>> [part.tolist() for part in run_ranks(3, lambda c: c.all_gather(np.full(c.rank, c.rank)))[0]]
             [[], [1], [2, 2]]
         """
-        payload, records = self._synchronise("all_gather", lambda: self._prepare_array(array))
+
+        def prepare() -> Prepared:
+            payload, fields = self._prepare_array(array)
+            is_small = fields["num_bytes"] <= self.inline_bytes
+            return Prepared(payload, fields, [payload] * self.size if is_small else ())
+
+        payload, records, blocks = self._synchronise("all_gather", prepare)
         self._require_same("dtypes", [record.dtype for record in records])
         shapes = [record.shape or () for record in records]
         self._require_same("shapes (* may differ)", [_shape_text(record) for record in records])
         sizes = [record.num_bytes for record in records]
-        with self._transport():
-            parts = all_gather_in_rounds(
-                self._all_gather_bytes,
-                payload,
-                sizes,
-                rank=self.rank,
-                limit=_common_limit(records),
-                allocate=self._allocate,
-            )
+        if self._came_inline(records):
+            parts = [self._join([block], [size]) for block, size in zip(blocks, sizes, strict=True)]
+        else:
+            with self._transport():
+                parts = all_gather_in_rounds(
+                    self._all_gather_bytes,
+                    payload,
+                    sizes,
+                    rank=self.rank,
+                    limit=_common_limit(records),
+                    allocate=self._allocate,
+                )
         self._bytes_sent += sizes[self.rank] * (self.size - 1)
         self._bytes_received += sum(sizes) - sizes[self.rank]
         dtype = records[self.rank].dtype
@@ -121,9 +130,13 @@ class Communicator(GroupMember):
             itemsize = self.wire_itemsize(fields["dtype"])
             fields["largest_message"] = int(sent.max()) * itemsize
             fields["send_checksum"], fields["recv_checksum"] = count_checksums(self.rank, sent, expected)
-            return (payload, sent, expected, itemsize), fields
+            blocks = []
+            if fields["largest_message"] <= self.inline_bytes:
+                ends = (np.cumsum(sent) * itemsize).tolist()
+                blocks = [payload[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            return Prepared((payload, sent, expected, itemsize), fields, blocks)
 
-        (payload, sent, expected, itemsize), records = self._synchronise("all_to_all", prepare)
+        (payload, sent, expected, itemsize), records, blocks = self._synchronise("all_to_all", prepare)
         self._require_same("dtypes", [record.dtype for record in records])
         checksums = [sum(record.send_checksum for record in records), sum(record.recv_checksum for record in records)]
         if (checksums[0] - checksums[1]) % 2**64:
@@ -131,16 +144,19 @@ class Communicator(GroupMember):
         send_sizes, recv_sizes = (sent * itemsize).tolist(), (expected * itemsize).tolist()
         largest, limit = max(record.largest_message for record in records), _common_limit(records)
         self._largest_block = min(largest, limit)
-        with self._transport():
-            received = all_to_all_in_rounds(
-                self._all_to_all_bytes,
-                payload,
-                send_sizes,
-                recv_sizes,
-                largest=largest,
-                limit=limit,
-                allocate=self._allocate,
-            )
+        if self._came_inline(records):
+            received = self._join(blocks, recv_sizes)
+        else:
+            with self._transport():
+                received = all_to_all_in_rounds(
+                    self._all_to_all_bytes,
+                    payload,
+                    send_sizes,
+                    recv_sizes,
+                    largest=largest,
+                    limit=limit,
+                    allocate=self._allocate,
+                )
         self._bytes_sent += sum(send_sizes) - send_sizes[self.rank]
         self._bytes_received += sum(recv_sizes) - recv_sizes[self.rank]
         return self.from_wire(received, records[self.rank].dtype, (int(expected.sum()),))
@@ -164,26 +180,30 @@ class Communicator(GroupMember):
         def prepare() -> Prepared:
             source = check_int("root", root, minimum=0, maximum=self.size - 1)
             if self.rank != source:
-                return None, {"root": source}
+                return Prepared(None, {"root": source})
             if array is None:
                 raise ArgumentError(f"broadcast needs an array on its root, rank {self.ranks[source]}, got None")
             payload, fields = self._prepare_array(array)
-            return payload, {"root": source, **fields}
+            is_small = fields["num_bytes"] <= self.inline_bytes
+            return Prepared(payload, {"root": source, **fields}, [payload] * self.size if is_small else ())
 
-        payload, records = self._synchronise("broadcast", prepare)
+        payload, records, blocks = self._synchronise("broadcast", prepare)
         self._require_same("roots", [f"root {self.ranks[record.root]}" for record in records])
         source = records[self.rank].root
         sent = records[source]
         if sent.dtype not in self.universal_dtypes:
             self._agree_on_dtype(sent.dtype)
-        with self._transport():
-            received = broadcast_in_rounds(
-                lambda chunk, size: self._broadcast_bytes(chunk, size, source),
-                payload,
-                sent.num_bytes,
-                limit=_common_limit(records),
-                allocate=self._allocate,
-            )
+        if self._came_inline(records):
+            received = self._join([blocks[source]], [sent.num_bytes])
+        else:
+            with self._transport():
+                received = broadcast_in_rounds(
+                    lambda chunk, size: self._broadcast_bytes(chunk, size, source),
+                    payload,
+                    sent.num_bytes,
+                    limit=_common_limit(records),
+                    allocate=self._allocate,
+                )
         if self.rank == source:
             self._bytes_sent += sent.num_bytes * (self.size - 1)
         else:
@@ -212,7 +232,7 @@ class Communicator(GroupMember):
         """
         if error is not None and not isinstance(error, BaseException):
             error = ArgumentError(f"error must be an exception or None, got {error!r} ({type(error).__name__})")
-        self._synchronise("agree", lambda: (None, {}), failure=error)
+        self._synchronise("agree", Prepared, failure=error)
 
     def guard(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose end is an `agree`: if its body raises on any rank, all ranks raise `PeerError`.
@@ -234,7 +254,7 @@ class Communicator(GroupMember):
 
     def barrier(self) -> None:
         """Return when all members have called it."""
-        self._synchronise("barrier", lambda: (None, {}))
+        self._synchronise("barrier", Prepared)
 
     def split(self, partition: Iterable[Iterable[int]]) -> Communicator:
         """Return a communicator of the block of `partition` that holds this member.
@@ -257,9 +277,9 @@ class Communicator(GroupMember):
             text = json.dumps(blocks).encode("ascii")
             quoted = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + b"..."
             digest = hashlib.blake2b(text, digest_size=16).digest()
-            return (blocks, quoted), {"digest": digest, "report_bytes": len(quoted)}
+            return Prepared((blocks, quoted), {"digest": digest, "report_bytes": len(quoted)})
 
-        (blocks, quoted), records = self._synchronise("split", prepare)
+        (blocks, quoted), records, _ = self._synchronise("split", prepare)
         if len({record.digest for record in records}) > 1:
             texts = self._gather_reports(quoted, records)
             self._require_same("partitions", [text.decode("ascii") for text in texts])
@@ -275,7 +295,7 @@ class Communicator(GroupMember):
             >>> run_ranks(2, lambda communicator: communicator.dup().ranks)
             [(0, 1), (0, 1)]
         """
-        self._synchronise("dup", lambda: (None, {}))
+        self._synchronise("dup", Prepared)
         with self._transport():
             return self._split((tuple(range(self.size)),), 0)
 
@@ -315,6 +335,15 @@ class Communicator(GroupMember):
         name = wire_name(converted.dtype)
         return as_bytes(converted), name, converted.shape
 
+    def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
+        """Return the number of the bytes of `to_wire`, and the rest of it, without moving any.
+
+        Raises:
+            ArgumentError: the array cannot travel.
+        """
+        data, name, shape = self.to_wire(array)
+        return len(data), name, shape
+
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the array whose bytes, dtype name and shape these are; it may take over `buffer`."""
         return from_bytes(buffer, dtype, shape)
@@ -344,7 +373,21 @@ class Communicator(GroupMember):
             failure = error
         self._exchange_records(self._record(), failure)
 
-    def _prepare_array(self, array: Any) -> Prepared:
+    def _came_inline(self, records: Sequence[ControlRecord]) -> bool:
+        """Whether what this call moves came with the control records: all members find the same."""
+        largest = max(record.largest_message for record in records)
+        return self.inline_bytes > 0 and largest <= min(self.inline_bytes, _common_limit(records))
+
+    def _join(self, blocks: Sequence[Any], sizes: Sequence[int]) -> Any:
+        """Return the first bytes of each block, end to end, in memory of their own."""
+        joined = self._allocate(sum(sizes))
+        start = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            joined[start : start + size] = block[:size]
+            start += size
+        return joined
+
+    def _prepare_array(self, array: Any) -> tuple[Any, dict[str, Any]]:
         payload, dtype, shape = self.to_wire(array)
         num_bytes = len(payload)
         return payload, {"dtype": dtype, "shape": shape, "num_bytes": num_bytes, "largest_message": num_bytes}

@@ -10,9 +10,9 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -23,15 +23,40 @@ from dcpack.comm.counters import Counters
 from dcpack.comm.failures import Failure, agreed_error, name_ranks
 from dcpack.errors import ArgumentError, PeerError
 
-__all__ = ["DEFAULT_DEADLINE_S", "DEFAULT_MAX_MESSAGE_BYTES", "GroupMember", "Prepared", "check_deadline"]
+__all__ = ["DEFAULT_DEADLINE_S", "DEFAULT_MAX_MESSAGE_BYTES", "Begun", "GroupMember", "Prepared", "check_deadline"]
 
 DEFAULT_DEADLINE_S = 60.0
 """Seconds that a call may wait for the other members, unless said otherwise."""
 DEFAULT_MAX_MESSAGE_BYTES = 1 << 30
 """Bytes of one message between two ranks above which it goes in rounds, unless said otherwise."""
 
-Prepared = tuple[Any, dict[str, Any]]
-"""What a rank has ready before a call: something that the verb needs later, and the fields of its control record."""
+
+class Prepared(NamedTuple):
+    """What a rank has ready before a call.
+
+    Attributes:
+        value: what the verb needs later.
+        fields: of the control record.
+        blocks: the bytes for each member, where they may travel with the record; else nothing.
+    """
+
+    value: Any = None
+    fields: Mapping[str, Any] = MappingProxyType({})
+    blocks: Sequence[Any] = ()
+
+
+class Begun(NamedTuple):
+    """What a rank knows when all have begun a call.
+
+    Attributes:
+        value: what it prepared.
+        records: of all members.
+        blocks: what came with them from each member, of `inline_bytes` bytes each.
+    """
+
+    value: Any
+    records: list[ControlRecord]
+    blocks: Sequence[Any]
 
 
 def check_deadline(value: Any) -> float:
@@ -57,6 +82,12 @@ class GroupMember(ABC):
         ranks: global numbers of the members, in the order of the group.
         deadline_s: seconds that a call may wait for the others.
         max_message_bytes: larger messages between two ranks are sent in rounds.
+    """
+
+    inline_bytes: int = 0
+    """Messages to one member of so many bytes travel with the control record, the same on all members; 0: none does.
+
+    For back ends whose control messages are as fast as their payload: it spares a small message its own round.
     """
 
     def __init__(
@@ -140,6 +171,18 @@ class GroupMember(ABC):
     def _exchange_control(self, record: bytes) -> list[bytes]:
         """Return every member's bytes. All members pass equally many, another number from time to time."""
 
+    def _exchange_inline(self, record: bytes, blocks: Sequence[Any]) -> tuple[list[bytes], Sequence[Any]]:
+        """Do as `_exchange_control`, and carry a block of bytes to each member; only where `inline_bytes` is above 0.
+
+        Args:
+            record: as there.
+            blocks: for each member a buffer of at most `inline_bytes` bytes, or nothing at all.
+
+        Returns:
+            Every member's record, and from each a block of `inline_bytes` bytes: its own and then anything.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def _close(self) -> None:
         """Give back what the back end holds; called once."""
@@ -166,42 +209,43 @@ class GroupMember(ABC):
 
     # What all verbs share.
 
-    def _synchronise(
-        self, verb: str, prepare: Callable[[], Prepared], failure: BaseException | None = None
-    ) -> tuple[Any, list[ControlRecord]]:
+    def _synchronise(self, verb: str, prepare: Callable[[], Prepared], failure: BaseException | None = None) -> Begun:
         """Begin a call: exchange control records and raise what the group agrees upon.
 
         Args:
             verb: the call.
             prepare: this rank's checks; what it raises is a failure of this rank.
             failure: a failure that is known before.
-
-        Returns:
-            What `prepare` prepared, and every member's record.
         """
         self._require_usable()
         self._verb = verb
         self._call += 1
         self._num_calls[verb] += 1
-        prepared: Any = None
+        prepared = Prepared()
         record = b""
         try:
             self._begin_call(verb)
-            prepared, fields = prepare()
-            record = self._record(**fields)  # what the record cannot hold is a failure of this rank, too
+            prepared = prepare()
+            record = self._record(**prepared.fields)  # what the record cannot hold is a failure of this rank, too
         except Exception as error:
             failure = error if failure is None else failure
         self._deadline_at = time.monotonic() + self.deadline_s
-        return prepared, self._exchange_records(record, failure)
+        records, blocks = self._exchange_records(record, failure, prepared.blocks)
+        return Begun(prepared.value, records, blocks)
 
-    def _exchange_records(self, record: bytes, failure: BaseException | None) -> list[ControlRecord]:
-        """Return every member's record; raise the same error on all if one failed or calls something else."""
+    def _exchange_records(
+        self, record: bytes, failure: BaseException | None, blocks: Sequence[Any] = ()
+    ) -> tuple[list[ControlRecord], Sequence[Any]]:
+        """Return every member's record and block; raise the same error on all if one failed or calls something else."""
         report = b""
         if failure is not None:
             report = Failure.of(failure).encode()
             record = self._record(ok=False, report_bytes=len(report))
         with self._transport():
-            messages = self._exchange_control(record)
+            if self.inline_bytes:
+                messages, blocks = self._exchange_inline(record, blocks if failure is None else ())
+            else:
+                messages, blocks = self._exchange_control(record), ()
             decoded = {message: ControlRecord.decode(message) for message in set(messages)}  # often all are equal
             records = [decoded[message] for message in messages]
         failed = [member for member, other in enumerate(records) if not other.ok]
@@ -213,7 +257,7 @@ class GroupMember(ABC):
         calls = [f"{other.verb} (call {other.call})" for other in records]
         if len(set(calls)) > 1:
             raise PeerError(f"calls differ: {describe_sides(calls, self.ranks)}")
-        return records
+        return records, blocks
 
     def _gather_reports(self, report: bytes, records: list[ControlRecord]) -> list[bytes]:
         """Return every member's report, cut to its length; they travel padded, as control messages are equally long."""

@@ -73,12 +73,12 @@ def all_gather_trees(communicator: Communicator, tree: Any) -> list[Any]:
 
 
 def encoded_size(communicator: Communicator, tree: Any) -> int:
-    """Return the bytes of `encode_tree(communicator, tree)`, without copying the arrays.
+    """Return the bytes of `encode_tree(communicator, tree)`, without touching the arrays.
 
     Raises:
         ArgumentError: something in `tree` cannot be sent; says where it lies.
     """
-    writer = _Writer(communicator)
+    writer = _Sizer(communicator)
     return _aligned(8 + len(_header_of(writer, tree))) + writer.num_bytes
 
 
@@ -179,13 +179,24 @@ class _Writer:
 
     def _array(self, array: Any, path: str) -> list[Any]:
         try:
-            data, dtype, shape = self.communicator.to_wire(array)
+            size, dtype, shape = self._take(array)
         except ArgumentError as error:
             raise ArgumentError(f"{path}: {error}") from error
         start = self.num_bytes
+        self.num_bytes = _aligned(start + size)
+        return [dtype, shape, start, start + size]
+
+    def _take(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
+        data, dtype, shape = self.communicator.to_wire(array)
         self.parts.append(data)
-        self.num_bytes = _aligned(start + len(data))
-        return [dtype, shape, start, start + len(data)]
+        return len(data), dtype, shape
+
+
+class _Sizer(_Writer):
+    """Finds out what a structure would come to."""
+
+    def _take(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
+        return self.communicator.wire_size(array)
 
 
 class _Reader:

@@ -14,6 +14,7 @@ from dcpack.loader.types import BalancingAlgorithm, PackingConstraints, Workload
 from dcpack.loader.windows import Placement, Policy, Rows, Window, makespan_of, rows_of_plan
 from dcpack.scheduling import Scheduler
 from dcpack.scheduling.balanced import Balanced
+from dcpack.scheduling.base import Problem
 from dcpack.scheduling.driver import get_scheduler, make_plan
 from dcpack.scheduling.local_gain import Budget, LocalGain
 
@@ -41,18 +42,14 @@ class SchedulerPolicy:
         """Return the scheduler's rows; None where it finds none that are as many as they must be."""
         if window.num_ranks == 1 and window.one_a_row:
             return None  # no order of whole samples on one rank costs less than another
-        budgets = _whole_budgets(window)
-        scheduler = self.scheduler
-        if isinstance(scheduler, LocalGain):
-            options: dict[str, Any] = {"reference": window.reference, "rows_per_rank": window.rows_per_rank}
-            costs = window.costs.items
-            scheduler = replace(scheduler, costs=costs, min_balance_gain=0.0, budgets=budgets, **options)
+        if isinstance(self.scheduler, LocalGain):
+            return _by_local_gain(self.scheduler, window)
         try:
             plan = make_plan(
                 window.tokens,
                 num_ranks=window.num_ranks,
                 capacity=window.seq_len,
-                scheduler=scheduler,
+                scheduler=self.scheduler,
                 cost=_ItemCosts(window),
                 cp_sizes=(1,),
                 min_cp_size=1,
@@ -69,8 +66,7 @@ class SchedulerPolicy:
         rows = rows_of_plan(plan)
         if len(rows[0]) != window.num_rows or plan.rows_per_rank != window.rows_per_rank:
             return None
-        fits = isinstance(scheduler, LocalGain) or not window.row_faults(window.row_of(rows))
-        return rows if fits else None
+        return None if window.row_faults(window.row_of(rows)) else rows
 
     def objective(self, window: Window, placement: Placement) -> float:
         """Return the makespan, or how far ranks are apart where the scheduler minimises that."""
@@ -80,6 +76,38 @@ class SchedulerPolicy:
     def counts_costs(self) -> bool:
         """Whether the objective is the makespan."""
         return not isinstance(self.scheduler, LocalGain) or self.scheduler.objective == "makespan"
+
+
+def _by_local_gain(scheduler: LocalGain, window: Window) -> Rows:
+    """Return its rows, without a plan around them: what is proposed is proven when it is taken."""
+    scheduler = replace(
+        scheduler,
+        reference=window.reference,
+        rows_per_rank=window.rows_per_rank,
+        costs=window.costs.items,
+        min_balance_gain=0.0,
+        budgets=_whole_budgets(window),
+    )
+    problem = Problem(
+        sequence_ids=np.arange(window.tokens.size),
+        lengths=window.tokens,
+        oversized=window.tokens > window.seq_len,
+        num_ranks=window.num_ranks,
+        capacity=window.seq_len,
+        cp_sizes=(1,),
+        padding=None,
+        microbatch_multiple=window.num_rows // window.rows_per_rank,
+        max_sequences=1 if window.one_a_row else None,
+        on_empty="dummy" if window.may_be_empty else "error",
+        cost=_ItemCosts(window),
+        sync=window.sync,
+        num_sequences=window.tokens.size,
+    )
+    rows: list[list[tuple[int, ...]]] = [[] for _ in range(window.num_ranks)]
+    for groups in scheduler.schedule(problem):
+        for number, group in enumerate(groups):  # row after row, in each the ranks
+            rows[number % window.num_ranks].append(tuple(group.items))
+    return tuple(map(tuple, rows))
 
 
 def _variance(window: Window, placement: Placement) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -164,14 +165,17 @@ class SampleMetadata:
         if not isinstance(self.features, Mapping):
             raise ArgumentError(f"features must be a mapping, got {self.features!r}")
         try:
-            json.dumps(dict(self.features), allow_nan=False)
+            if self.features:
+                json.dumps(dict(self.features), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"features must be nested plain values without NaN and cycles: {error}") from error
         object.__setattr__(self, "packing_costs", amounts_by_name("packing_costs", self.packing_costs))
 
     def with_key(self, key: SampleKey) -> SampleMetadata:
         """Return a copy with the key; the user's object may be shared and stays as it is."""
-        return replace(self, key=key)
+        keyed = copy.copy(self)  # its values are checked already
+        object.__setattr__(keyed, "key", key)
+        return keyed
 
     def to_tree(self) -> dict[str, Any]:
         """Return it as plain values, without the key."""

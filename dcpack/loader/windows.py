@@ -14,17 +14,15 @@ from typing import Protocol
 import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array, list_offenders
+from dcpack._plan_faults import refuse_huge_bins
 from dcpack.balancing import integer_costs
+from dcpack.bounds import step_bounds
 from dcpack.cost import QuadraticCost
 from dcpack.errors import InfeasibleError, PlanError
 from dcpack.loader.costs import RowCosts
 from dcpack.loader.types import SampleMetadata
 from dcpack.plans import Plan
-from dcpack.scheduling.base import MicroBatch, Problem
-from dcpack.scheduling.driver import make_plan
 from dcpack.scheduling.local_gain import Decision
-from dcpack.scheduling.reference import slots_of_rows
-from dcpack.scheduling.workload import make_microbatches
 
 __all__ = ["Placement", "Policy", "Rows", "Window", "makespan_of", "plan_of_rows", "plan_window", "rows_of_plan"]
 
@@ -106,18 +104,21 @@ class Window:
         over = used > self.seq_len
         if self.keeps_oversized:
             over &= counts > 1
-        names = [f"rank {r // self.num_rows}, row {r % self.num_rows}" for r in range(num_rows)]
-        faults = [f"{names[r]} holds {used[r]:.0f} tokens, more than {self.seq_len}" for r in np.flatnonzero(over)]
+        place = self._place
+        faults = [f"{place(r)} holds {used[r]:.0f} tokens, more than {self.seq_len}" for r in np.flatnonzero(over)]
         if not self.may_be_empty:
-            faults += [f"{names[r]} is empty" for r in np.flatnonzero(counts == 0)]
+            faults += [f"{place(r)} is empty" for r in np.flatnonzero(counts == 0)]
         if self.one_a_row:
-            faults += [f"{names[r]} holds {counts[r]} samples, not 1" for r in np.flatnonzero(counts > 1)]
+            faults += [f"{place(r)} holds {counts[r]} samples, not 1" for r in np.flatnonzero(counts > 1)]
         for name, limit in self.limits.items():
             taken = np.bincount(row_of, weights=self.amounts[name], minlength=num_rows)
             # A sum of floats may come out a hair above a limit that it keeps exactly.
             bad = np.flatnonzero(taken > limit * (1 + 1e-12))
-            faults += [f"{names[r]} takes {taken[r]:g} of budget {name!r}, more than {limit:g}" for r in bad]
+            faults += [f"{place(r)} takes {taken[r]:g} of budget {name!r}, more than {limit:g}" for r in bad]
         return faults
+
+    def _place(self, row: int) -> str:
+        return f"rank {row // self.num_rows}, row {row % self.num_rows}"
 
 
 class Policy(Protocol):
@@ -200,40 +201,50 @@ def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0
     return plan_of_rows(window, kept), decision
 
 
-class _FixedRows:
-    """A scheduler that carries out rows that are decided."""
-
-    name = "loader_rows"
-
-    def __init__(self, rows: Rows, rows_per_rank: int) -> None:
-        self.rows, self.rows_per_rank = rows, rows_per_rank
-
-    def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
-        return legal[:1]
-
-    def schedule(self, problem: Problem) -> list[MicroBatch]:
-        slots, slot_of = slots_of_rows(problem, self.rows, problem.num_ranks, self.rows_per_rank)
-        return make_microbatches(slots, slot_of, problem.cp_sizes[0])
-
-
 def plan_of_rows(window: Window, rows: Rows) -> Plan:
     """Return the plan that puts the samples of `window` into `rows`; every limit is proven again."""
-    return make_plan(
+    row_of = window.row_of(rows)
+    rank, row = np.divmod(row_of, window.num_rows)
+    slot_of = row * window.num_ranks + rank  # bins: micro-batch after micro-batch, in each row after row
+    order = np.argsort(slot_of, kind="stable")
+    sizes = np.bincount(slot_of, minlength=window.num_ranks * window.num_rows)
+    microbatch, row_in_microbatch = np.divmod(np.arange(window.num_rows), window.rows_per_rank)
+    is_oversized = (window.tokens > window.seq_len) & window.keeps_oversized
+    oversized = np.bincount(slot_of[is_oversized], minlength=sizes.size) > 0
+    plan = Plan(
+        microbatch=np.repeat(microbatch, window.num_ranks),
+        first_rank=np.tile(np.arange(window.num_ranks), window.num_rows),
+        cp_size=np.ones(sizes.size, np.int64),
+        row=np.repeat(row_in_microbatch, window.num_ranks),
+        oversized=oversized,
+        dummy=sizes == 0,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        sequence_ids=order,
+        starts=np.zeros_like(order),
+        entry_lengths=window.tokens[order],
+        lengths=window.tokens,
+        dropped=np.zeros_like(window.tokens),
+        num_ranks=window.num_ranks,
+        num_microbatches=window.num_rows // window.rows_per_rank,
+        rows_per_rank=window.rows_per_rank,
+        capacity=window.seq_len,
+        bounds=_bounds(window),
+    )
+    refuse_huge_bins(plan)
+    plan.validate()
+    return plan
+
+
+def _bounds(window: Window) -> dict[str, float]:
+    bounds = step_bounds(
         window.tokens,
         num_ranks=window.num_ranks,
         capacity=window.seq_len,
-        scheduler=_FixedRows(rows, window.rows_per_rank),
-        cost=QuadraticCost(),  # prices the bounds alone
         cp_sizes=(1,),
-        min_cp_size=1,
-        max_cp_size=None,
         padding=None,
-        sync=window.sync,
-        microbatch_multiple=1,
-        max_sequences=1 if window.one_a_row else None,
-        on_empty="dummy" if window.may_be_empty else "error",
-        overlong="single" if window.keeps_oversized else "error",
+        cost=QuadraticCost(),
     )
+    return {**bounds, "num_microbatches": float(-(-bounds["num_microbatches"] // window.rows_per_rank))}
 
 
 def rows_of_plan(plan: Plan) -> Rows:

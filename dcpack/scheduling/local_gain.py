@@ -232,13 +232,14 @@ class LocalGain:
         )
         found = [reference, start, few_moves]
         best = min(found, key=lambda slot_of: self._objective(work, slots, slot_of))
-        if work.num_items >= slots.num_slots:
+        reached = self._objective(work, slots, best)
+        could_pay = reached - self._least(work, slots) > before * _WORTH_MOVING  # else nothing from scratch does
+        if could_pay and work.num_items >= slots.num_slots:
             packed = None if self.budgets else pack_items(work)
             fits = packed is not None and packed.num_bins <= slots.num_slots
             anew = fill_slots(work, slots, packed if fits else None)
             if anew is not None:
-                saved = self._objective(work, slots, best) - self._objective(work, slots, anew)
-                if saved > before * _WORTH_MOVING:
+                if reached - self._objective(work, slots, anew) > before * _WORTH_MOVING:
                     return stay_where_possible(slots, anew, reference % slots.num_ranks)
         return best
 
@@ -248,6 +249,10 @@ class LocalGain:
         if self.objective == "makespan":
             return makespan(loads)
         return sum(slots.num_ranks * sum(x * x for x in meeting) - sum(meeting) ** 2 for meeting in loads.tolist())
+
+    def _least(self, work: Workload, slots: Slots) -> int:
+        """Return a lower bound of the objective of any placement: all ranks alike."""
+        return -(-int(work.costs.sum()) // slots.num_ranks) if self.objective == "makespan" else 0
 
     def _scale(self, work: Workload, slots: Slots, unit: float) -> float:
         """Return what turns an integer objective into the reported one."""
@@ -303,6 +308,8 @@ class LocalGain:
 
 
 def _as_ids(rank: int, index: int, row: Any) -> tuple[int, ...]:
+    if type(row) is tuple and all(type(i) is int and abs(i) <= _MOST for i in row):
+        return row
     try:
         ids = np.asarray(row)
     except ValueError:  # ragged

@@ -8,10 +8,12 @@ import pytest
 
 import dcpack
 from dcpack import SampleMetadata, WorkloadCost
+from dcpack.cost import QuadraticCost
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.loader.costs import AdditiveCosts, CostRule, SquaresWithPadding, TimesOfRows
 from dcpack.loader.policies import choose_policy
-from dcpack.loader.windows import Window, plan_window, rows_of_plan
+from dcpack.loader.windows import Window, plan_of_rows, plan_window, rows_of_plan
+from dcpack.scheduling.driver import make_plan
 from dcpack.scheduling.local_gain import LocalGain
 
 
@@ -196,3 +198,56 @@ def test_which_cost_rules() -> None:
         CostRule.choose(lambda metadata: 3, None).of_sample(priced)
     with pytest.raises(ArgumentError, match="cost_model must be a function"):
         CostRule.choose(3, None)
+
+
+@pytest.mark.parametrize("one_a_row", [True, False])
+def test_the_plan_of_rows_is_the_one_that_the_driver_makes(one_a_row: bool) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        ranks, rows_per_rank, microbatches = (int(n) for n in rng.integers(1, 4, 3))
+        num_rows = ranks * rows_per_rank * microbatches
+        sizes = np.ones(num_rows, np.int64) if one_a_row else rng.integers(0, 4, num_rows)
+        tokens = rng.integers(1, 13, int(sizes.sum()))
+        items = iter(rng.permutation(tokens.size).tolist())
+        flat = [tuple(next(items) for _ in range(size)) for size in sizes.tolist()]
+        per_rank = rows_per_rank * microbatches
+        rows = tuple(tuple(flat[start : start + per_rank]) for start in range(0, num_rows, per_rank))
+        made = Window(
+            tokens=tokens,
+            costs=AdditiveCosts(np.ones(tokens.size)),
+            amounts={},
+            limits={},
+            reference=rows,
+            rows_per_rank=rows_per_rank,
+            seq_len=36,
+            one_a_row=one_a_row,
+            may_be_empty=True,
+        )
+        plan = plan_of_rows(made, rows)
+        expected = make_plan(
+            tokens,
+            num_ranks=ranks,
+            capacity=36,
+            scheduler=LocalGain(reference=rows, rows_per_rank=rows_per_rank, costs=np.zeros(tokens.size)),
+            cost=QuadraticCost(),
+            cp_sizes=(1,),
+            min_cp_size=1,
+            max_cp_size=None,
+            padding=None,
+            sync="microbatch",
+            microbatch_multiple=1,
+            max_sequences=1 if one_a_row else None,
+            on_empty="dummy",
+            overlong="error",
+        )
+        assert expected.first_difference(plan) is None
+        assert plan.digest() == expected.digest()
+        assert plan.bounds == expected.bounds
+
+
+def test_the_plan_of_rows_says_which_row_is_oversized() -> None:
+    made = window(tokens=np.array([5, 50, 5, 5]), keeps_oversized=True)
+    plan = plan_of_rows(made, made.reference)
+    assert plan.oversized.tolist() == [False, False, True, False]  # bins: row after row, in each the ranks
+    with pytest.raises(PlanError, match="over capacity"):
+        plan_of_rows(window(seq_len=4), made.reference)

@@ -10,7 +10,7 @@ import dcpack
 from dcpack.cost import QuadraticCost, RingCost
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.plans import Plan
-from dcpack.scheduling import Balanced, Group, InOrder, MicroBatch, Problem
+from dcpack.scheduling import Balanced, Group, InOrder, MicroBatch, Problem, local_gain
 from dcpack.scheduling.local_gain import Budget, Decision, LocalGain
 from dcpack.scheduling.overlap import largest_overlap, stay_where_possible
 from dcpack.scheduling.workload import Slots
@@ -467,3 +467,44 @@ def test_a_reference_scheduler_that_is_wrong_is_found_out(groups: list[MicroBatc
 
     with pytest.raises(PlanError, match=message):
         dcpack.plan([3, 4, 5], num_ranks=2, capacity=10, scheduler=LocalGain(reference=Wrong()))
+
+
+# ---- nothing from scratch where it cannot pay ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["makespan", "variance"])
+def test_nothing_is_placed_from_scratch_where_it_could_not_pay(monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    calls: list[Any] = []
+    fill_slots = local_gain.fill_slots
+    monkeypatch.setattr(local_gain, "fill_slots", lambda *given: calls.append(given) or fill_slots(*given))
+    rows = [[[0], [1]], [[2], [3]]]
+    for costs, num_calls in (([9, 1, 2, 8], 0), ([9, 9, 1, 1], 0), ([9, 9, 9, 1], 1)):
+        local = LocalGain(reference=rows, rows_per_rank=2, costs=costs, objective=objective)
+        dcpack.plan([5, 5, 5, 5], num_ranks=2, capacity=5, scheduler=local)
+        assert len(calls) == num_calls, costs
+
+
+@pytest.mark.parametrize("objective", ["makespan", "variance"])
+@pytest.mark.parametrize("sync", ["microbatch", "step"])
+def test_leaving_out_what_cannot_pay_changes_no_plan(
+    monkeypatch: pytest.MonkeyPatch, objective: str, sync: str
+) -> None:
+    rng = np.random.default_rng(7)
+    problems = []
+    for _ in range(25):
+        size, rows = int(rng.integers(2, 5)), int(rng.integers(1, 7))
+        ids = rng.permutation(size * rows).reshape(size, rows, 1).tolist()
+        costs = rng.integers(1, int(rng.choice([3, 100, 10_000])), size * rows)
+        local = LocalGain(reference=ids, costs=costs, objective=objective, rows_per_rank=int(rng.choice([1, rows])))
+        problems.append((costs.size, size, local))
+
+    def digests() -> list[str]:
+        plans = [
+            dcpack.plan([5] * count, num_ranks=size, capacity=5, scheduler=local, sync=sync)
+            for count, size, local in problems
+        ]
+        return [plan.digest() for plan in plans]
+
+    left_out = digests()
+    monkeypatch.setattr(LocalGain, "_least", lambda *_: -(10**18))
+    assert digests() == left_out

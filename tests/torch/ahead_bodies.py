@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import loader_bodies
+from dcpack_torch.communicator import TorchCommunicator
 from loader_bodies import loader_helpers
 
 import dcpack
@@ -44,6 +46,34 @@ def build(size: int, data: Any = None, **options: Any) -> DistributedDataLoader:
         metadata_fn=loader_helpers.describe,
         **options,
     )
+
+
+def count_rounds(rank: int, size: int) -> list[int]:
+    """The collectives of the library in each step of this rank's loader, balanced and with samples that move."""
+    moves: list[str] = []
+    for name in ("_exchange", "_move"):
+        inner = getattr(TorchCommunicator, name)
+
+        def counted(self: Any, *args: Any, name: str = name, inner: Any = inner) -> Any:
+            moves.append(name)
+            return inner(self, *args)
+
+        setattr(TorchCommunicator, name, counted)
+    counts = []
+    with build(size) as loader:
+        maker: Any = loader._maker
+        plan_step = maker.plan_step
+
+        def plan(*at: Any) -> Any:
+            counts.append(len(moves))
+            return plan_step(*at)
+
+        maker.plan_step = plan
+        records: list[Any] = []
+        loader.on_step(records.append)
+        list(loader)
+    assert any(record.bytes_sent for record in records), "no sample moved"
+    return [after - before for before, after in itertools.pairwise(counts)]
 
 
 class InWorkers(loader_helpers.Numbered):

@@ -261,3 +261,10 @@ def test_reader_errors_come_where_the_sample_would(num_workers: int):
 def test_reader_options():
     with pytest.raises(ArgumentError, match="num_workers must be at least 0, got -1"):
         TorchGlooBackend().make_reader(Squares(), [1], num_workers=-1)
+
+
+def test_reading_here_leaves_the_random_numbers_alone():
+    read = TorchGlooBackend().open_reader(["a", "b"])
+    before = torch.get_rng_state()
+    assert list(read([1, 0])) == ["b", "a"]
+    assert torch.equal(torch.get_rng_state(), before)

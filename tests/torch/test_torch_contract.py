@@ -16,6 +16,25 @@ def test_contract(launch: Callable[..., Any], size: int):
     require_contract(launch(size, torch_bodies.contract))
 
 
+def test_contract_where_nothing_travels_with_the_control_messages(launch: Callable[..., Any]):
+    require_contract(launch(2, torch_bodies.contract, 0))
+
+
+def test_contract_where_some_messages_do(launch: Callable[..., Any]):
+    require_contract(launch(3, torch_bodies.contract, 24))
+
+
+def test_small_messages_have_no_round_of_their_own(launch: Callable[..., Any]):
+    for outcome in launch(3, torch_bodies.messages_about_the_limit):
+        assert outcome.error == ""
+        assert outcome.result == [1] * 9 + [2] * 3
+
+
+def test_sizes_are_known_without_the_bytes(launch: Callable[..., Any]):
+    (outcome,) = launch(1, torch_bodies.sizes_without_bytes)
+    assert (outcome.error, outcome.result) == ("", 3 * len(TENSOR_DTYPES) + 5)
+
+
 def test_contract_of_one_in_a_default_group(launch: Callable[..., Any]):
     require_contract(launch(1, torch_bodies.contract))
 

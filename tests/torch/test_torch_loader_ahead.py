@@ -56,3 +56,11 @@ def test_workers_live_as_long_as_the_loader_and_no_longer(launch: Callable[..., 
 
 def test_a_worker_that_dies_is_an_error_on_all_ranks(launch: Callable[..., Any]) -> None:
     assert results_of(launch(2, ahead_bodies.read_with_workers, True)) == [(1, "RuntimeError")] * 2
+
+
+def test_a_step_takes_four_rounds_of_messages(launch: Callable[..., Any]) -> None:
+    # Table, plans, samples, and that all have packed them; one less where no sample moves.
+    for counts in results_of(launch(2, ahead_bodies.count_rounds)):
+        assert len(counts) == 4
+        assert set(counts) <= {3, 4}
+        assert 4 in counts

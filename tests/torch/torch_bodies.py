@@ -9,24 +9,92 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 import shared_bodies
 import torch
 import torch.distributed as dist
+from dcpack_torch import communicator as torch_communicator
 from dcpack_torch.backend import TorchBackend, TorchGlooBackend
 from dcpack_torch.wire import TENSOR_DTYPES
 from torch.distributed.device_mesh import init_device_mesh
 
 import dcpack
-from dcpack.comm import Communicator, all_gather_trees, broadcast_tree
+from dcpack.comm import Communicator, all_gather_trees, broadcast_tree, encode_tree, encoded_size
 from dcpack.errors import PeerError
 
 
-def contract(rank: int, size: int) -> dict[str, Any]:
+def contract(rank: int, size: int, most_inline: int | None = None) -> dict[str, Any]:
+    if most_inline is not None:
+        torch_communicator._MOST_INLINE = most_inline
     return shared_bodies.run_checks(TorchGlooBackend(deadline_s=20.0).world())
 
 
 def world_of_one(rank: int, size: int) -> dict[str, Any]:
     return shared_bodies.run_checks(TorchGlooBackend().world())
+
+
+# What travels with the control messages.
+
+
+def count_moves(communicator: Any) -> list[str]:
+    """Return a list that grows with each collective of the library."""
+    moves: list[str] = []
+    for name in ("_exchange", "_move"):
+        inner = getattr(communicator, name)
+
+        def counted(*args: Any, name: str = name, inner: Any = inner) -> Any:
+            moves.append(name)
+            return inner(*args)
+
+        setattr(communicator, name, counted)
+    return moves
+
+
+def messages_about_the_limit(rank: int, size: int) -> list[int]:
+    """Every verb with messages below, at and above the bytes that travel inline; the collectives of each."""
+    world: Any = TorchGlooBackend(deadline_s=20.0).world()
+    limit = world.inline_bytes
+    moves, counts = count_moves(world), []
+    for num_bytes in (0, limit - 1, limit, limit + 1):
+        # Only the last rank has so much; all must come to the same way.
+        sizes = [num_bytes if member == size - 1 else member for member in range(size)]
+        parts = [np.full(n, member + 1, np.uint8) for member, n in enumerate(sizes)]
+        found = world.all_gather(parts[rank])
+        assert [part.tolist() for part in found] == [part.tolist() for part in parts]
+        assert all((part.flags.writeable and part.flags.owndata) or part.base is not None for part in found)
+        found[rank][:] = 99
+        assert set(parts[rank].tolist()) <= {rank + 1}, "memory is shared"
+        counts.append(len(moves))
+        moves.clear()
+        root = size - 1
+        assert world.broadcast(parts[root] if rank == root else None, root).tolist() == parts[root].tolist()
+        counts.append(len(moves))
+        moves.clear()
+        table = [[num_bytes if (i, j) == (size - 1, 0) else i + j for j in range(size)] for i in range(size)]
+        sent = np.concatenate([np.full(n, 10 * rank + j, np.uint8) for j, n in enumerate(table[rank])])
+        got = world.all_to_all(sent, table[rank], [table[i][rank] for i in range(size)])
+        assert got.tolist() == [10 * i + rank for i in range(size) for _ in range(table[i][rank])]
+        counts.append(len(moves))
+        moves.clear()
+    world.max_message_bytes = limit // 2  # what is too long for a message goes in rounds, whatever would fit
+    assert world.broadcast(np.arange(limit) % 7 if rank == 0 else None, 0).tolist() == [i % 7 for i in range(limit)]
+    return counts
+
+
+def sizes_without_bytes(rank: int, size: int) -> int:
+    """What a structure would come to, for tensors and arrays of all kinds, and those that cannot travel."""
+    world = TorchGlooBackend().world()
+    odd = torch.arange(24.0).reshape(4, 6)
+    leaves: list[Any] = [make_tensor(name, shape, 3) for name in TENSOR_DTYPES for shape in ((), (0, 2), (3, 5))]
+    leaves += [odd.T, odd[:, ::2], np.arange(6).reshape(2, 3)[:, ::2], np.float32(2), np.arange(3, dtype=">i4")]
+    for leaf in leaves:
+        data, name, shape = world.to_wire(leaf)
+        assert world.wire_size(leaf) == (len(data), name, shape), name
+        assert encoded_size(world, {"leaf": leaf}) == len(encode_tree(world, {"leaf": leaf}))
+    for leaf in (torch.zeros(2, device="meta"), torch.eye(2).to_sparse(), np.array([object()])):
+        with pytest.raises(dcpack.errors.ArgumentError, match="cannot be sent"):
+            world.wire_size(leaf)
+    return len(leaves)
 
 
 # Tensors.
