@@ -156,7 +156,7 @@ class TorchCommunicator(Communicator):
         for row, block in zip(sent, blocks, strict=False):
             row[length : length + len(block)] = block.numpy()
         received = self._exchange(torch.from_numpy(sent.reshape(-1))).view(sent.shape)
-        return [row.tobytes() for row in received.numpy()[:, :length]], received[:, length:]
+        return [row.tobytes() for row in received.numpy()[:, :length]], list(received[:, length:])
 
     def _exchange(self, sent: torch.Tensor) -> torch.Tensor:
         """Return what all members sent to this one, in parts of one size."""

@@ -105,15 +105,17 @@ class Window:
         if self.keeps_oversized:
             over &= counts > 1
         place = self._place
-        faults = [f"{place(r)} holds {used[r]:.0f} tokens, more than {self.seq_len}" for r in np.flatnonzero(over)]
+        faults = [
+            f"{place(r)} holds {used[r]:.0f} tokens, more than {self.seq_len}" for r in np.flatnonzero(over).tolist()
+        ]
         if not self.may_be_empty:
-            faults += [f"{place(r)} is empty" for r in np.flatnonzero(counts == 0)]
+            faults += [f"{place(r)} is empty" for r in np.flatnonzero(counts == 0).tolist()]
         if self.one_a_row:
-            faults += [f"{place(r)} holds {counts[r]} samples, not 1" for r in np.flatnonzero(counts > 1)]
+            faults += [f"{place(r)} holds {counts[r]} samples, not 1" for r in np.flatnonzero(counts > 1).tolist()]
         for name, limit in self.limits.items():
             taken = np.bincount(row_of, weights=self.amounts[name], minlength=num_rows)
             # A sum of floats may come out a hair above a limit that it keeps exactly.
-            bad = np.flatnonzero(taken > limit * (1 + 1e-12))
+            bad = np.flatnonzero(taken > limit * (1 + 1e-12)).tolist()
             faults += [f"{place(r)} takes {taken[r]:g} of budget {name!r}, more than {limit:g}" for r in bad]
         return faults
 
