@@ -38,7 +38,10 @@ def place_longest_first(problem: Problem) -> list[MicroBatch]:
 
 
 class _OpenMicroBatch:
-    """The groups of one micro-batch while sequences are placed, as arrays with one element a group, oldest first."""
+    """The groups of one micro-batch while sequences are placed, as arrays: one element a group, by size, then by age.
+
+    In that order the first of equally good groups is the one that the rule takes.
+    """
 
     def __init__(self, problem: Problem, waiting: Int64Array) -> None:
         self.problem = problem
@@ -47,20 +50,22 @@ class _OpenMicroBatch:
         self.sizes = np.array(problem.cp_sizes, np.int64)
         self.padded = problem.padded[:, waiting]
         self.work = np.square(self.padded.astype(np.float64)) / self.sizes[:, np.newaxis]
+        self.oversized: list[bool] = problem.oversized[waiting].tolist()
+        self.smallest: list[int] = self._smallest_fits().tolist()
         self.most_items = waiting.size if problem.max_sequences is None else problem.max_sequences
         self.count = 0
         self.free = problem.num_ranks
         self.slowest = 0.0
         self.cap = 0.0
         self.size_index = np.zeros(problem.num_ranks, np.int64)
-        self.room = np.zeros(problem.num_ranks, np.int64)
+        self.room = np.zeros(problem.num_ranks, np.int64)  # -1 where no further item may join
         self.load: Float64Array = np.zeros(problem.num_ranks)
-        self.places = np.zeros(problem.num_ranks, np.int64)
+        self.age: list[int] = []
         self.items: list[list[int]] = []
 
     def place_all(self) -> tuple[MicroBatch, Int64Array]:
-        """Place what can be placed; return the groups and the items that wait for the next micro-batch."""
-        first = self._smallest_fit(0)
+        """Place what can be placed; return the groups, oldest first, and the items for the next micro-batch."""
+        first = self.smallest[0]
         tallest = int(self.padded[first, 0])
         self.cap = float(tallest) * float(self.problem.capacity) * _CAP_SLACK
         self._open(first, 0)
@@ -73,56 +78,75 @@ class _OpenMicroBatch:
                 at += 1
             else:
                 at = self._next_that_may_fit(at)
-        groups = [
-            Group(int(self.sizes[k]), items) for k, items in zip(self.size_index[: self.count], self.items, strict=True)
-        ]
+        by_age = np.argsort(self.age).tolist()
+        groups = [Group(int(self.sizes[self.size_index[g]]), self.items[g]) for g in by_age]
         return groups, self.waiting[left]
 
-    def _smallest_fit(self, at: int) -> int:
-        """Return the index of the smallest legal CP size that holds item `at`; the largest for an oversized one."""
-        fits = np.flatnonzero(self.padded[:, at] <= self.problem.limits)
-        return int(fits[0]) if fits.size else len(self.sizes) - 1
+    def _smallest_fits(self) -> Int64Array:
+        """Return the index of the smallest legal CP size that holds each item; the largest for an oversized one."""
+        fits = self.padded <= self.problem.limits[:, np.newaxis]
+        return np.where(fits.any(axis=0), fits.argmax(axis=0), len(self.sizes) - 1)
 
     def _place(self, at: int) -> bool:
         """Put item `at` where the projected maximum is lowest; False where no placement is within the cap."""
-        if self.problem.oversized[self.waiting[at]]:
+        if self.oversized[at]:
             return False
-        n = self.count
+        index = self.size_index[: self.count]
         padded, work = self.padded[:, at], self.work[:, at]
-        index = self.size_index[:n]
-        joined = np.maximum(self.load[:n] + work[index], self.slowest)
-        joined[(padded[index] > self.room[:n]) | (self.places[:n] == 0)] = np.inf
-        opened = np.maximum(work, self.slowest)
-        opened[(padded > self.problem.limits) | (self.sizes > self.free)] = np.inf
-        best = min(float(joined.min()), float(opened.min()))
-        if best > self.cap:
+        later = self.load[: self.count] + work[index]
+        has_room = padded[index] <= self.room[: self.count]
+        unseen = has_room & (later <= self.slowest)
+        group = int(unseen.argmax())
+        if unseen[group]:
+            # Nobody waits for this item there; a new group of a smaller size would be as good, and preferred.
+            for k in range(self.smallest[at], int(index[group])):
+                if self._can_open(k, at) and work[k] <= self.slowest:
+                    self._open(k, at)
+                    return True
+            self._join(group, at)
+            return True
+        return self._place_lowest(at, np.where(has_room, np.maximum(later, self.slowest), np.inf))
+
+    def _can_open(self, size_index: int, at: int) -> bool:
+        fits = self.padded[size_index, at] <= self.problem.limits[size_index]
+        return bool(fits and self.sizes[size_index] <= self.free)
+
+    def _place_lowest(self, at: int, joined: Float64Array) -> bool:
+        """Put item `at` into the group or the new group that is done first, `joined` being the time of each group."""
+        opened = np.maximum(self.work[:, at], self.slowest)
+        opened[(self.padded[:, at] > self.problem.limits) | (self.sizes > self.free)] = np.inf
+        group, new = int(joined.argmin()), int(opened.argmin())
+        if min(joined[group], opened[new]) > self.cap:
             return False
-        equal_groups = np.flatnonzero(joined == best)
-        equal_new = np.flatnonzero(opened == best)
-        group = int(equal_groups[np.argmin(index[equal_groups])]) if equal_groups.size else -1
-        if group >= 0 and (equal_new.size == 0 or index[group] <= equal_new[0]):
+        if joined[group] < opened[new] or (joined[group] == opened[new] and self.size_index[group] <= new):
             self._join(group, at)
         else:
-            self._open(int(equal_new[0]), at)
+            self._open(new, at)
         return True
 
     def _join(self, group: int, at: int) -> None:
         k = self.size_index[group]
-        self.room[group] -= self.padded[k, at]
-        self.load[group] += self.work[k, at]
-        self.places[group] -= 1
-        self.slowest = max(self.slowest, float(self.load[group]))
         self.items[group].append(int(self.waiting[at]))
+        self.load[group] += self.work[k, at]
+        self.slowest = max(self.slowest, float(self.load[group]))
+        full = self.oversized[at] or len(self.items[group]) >= self.most_items
+        self.room[group] = -1 if full else self.room[group] - self.padded[k, at]
 
     def _open(self, size_index: int, at: int) -> None:
         n = self.count
+        group = int(np.searchsorted(self.size_index[:n], size_index, side="right"))
+        for column, value in (
+            (self.size_index, size_index),
+            (self.room, self.problem.limits[size_index]),
+            (self.load, 0.0),
+        ):
+            column[group + 1 : n + 1] = column[group:n].copy()
+            column[group] = value
         self.count += 1
         self.free -= int(self.sizes[size_index])
-        self.size_index[n] = size_index
-        self.room[n] = self.problem.limits[size_index]
-        self.places[n] = 1 if self.problem.oversized[self.waiting[at]] else self.most_items
-        self.items.append([])
-        self._join(n, at)
+        self.age.insert(group, n)
+        self.items.insert(group, [])
+        self._join(group, at)
 
     def _next_that_may_fit(self, at: int) -> int:
         """Return the next item that some group could take, by an upper bound on its length.
@@ -132,7 +156,7 @@ class _OpenMicroBatch:
         n = self.count
         sizes = self.sizes[self.size_index[:n]]
         by_work = np.sqrt(np.maximum(self.cap - self.load[:n], 0) * sizes)
-        joinable = np.where(self.places[:n] > 0, np.minimum(self.room[:n], by_work), 0)
+        joinable = np.minimum(self.room[:n], by_work)
         affordable = np.minimum(self.problem.limits, np.sqrt(self.cap * self.sizes))
         openable = affordable[self.sizes <= self.free]
         longest = max(float(joinable.max()), float(openable.max(initial=0))) + 1
