@@ -39,7 +39,7 @@ class SizeTable:
         self.size_index, self.now = size_index, now
         self.grid = _grid(times.sizes)
         self.rows = np.flatnonzero(now > above)
-        self.table = np.full((self.rows.size, self.grid.size), np.inf)
+        self.table: Float64Array = np.full((self.rows.size, self.grid.size), np.inf)
         if self.rows.size:
             self._fill(times, counts, items)
 
@@ -49,16 +49,16 @@ class SizeTable:
         inside = np.cumsum(counts[rows]) - counts[rows]
         members = items[np.repeat(starts[rows] - inside, counts[rows]) + np.arange(int(counts[rows].sum()))]
         lengths = problem.lengths[members]
-        tokens = np.zeros((rows.size, grid.size), np.int64)
-        padded = problem.padded_to(lengths, int(times.sizes[grid[0]]))
-        sums, needed = np.add.reduceat(problem.cost.columns(padded), inside, axis=0), np.add.reduceat(padded, inside)
-        for k, g in enumerate(grid.tolist()):
-            if k and problem.padding is not None:
+        if problem.padding is None:
+            tokens = np.add.reduceat(lengths, inside)[:, np.newaxis]
+            self.table = times.table(np.add.reduceat(problem.cost.columns(lengths), inside, axis=0), grid)
+        else:
+            tokens = np.zeros((rows.size, grid.size), np.int64)
+            for k, g in enumerate(grid):
                 padded = problem.padded_to(lengths, int(times.sizes[g]))
+                tokens[:, k] = np.add.reduceat(padded, inside)
                 sums = np.add.reduceat(problem.cost.columns(padded), inside, axis=0)
-                needed = np.add.reduceat(padded, inside)
-            tokens[:, k] = needed
-            self.table[:, k] = times.at_size(sums, g)
+                self.table[:, k] = times.table(sums, np.array([g]))[:, 0]
         larger = grid[np.newaxis, :] > self.size_index[rows][:, np.newaxis]
         self.table[~larger | (tokens > problem.limits[grid])] = np.inf
 

@@ -74,9 +74,7 @@ class _Search:
         self.num_wide = int(np.flatnonzero((smallest > 0) | (alone > self.targets.min())).max(initial=-1)) + 1
         self.num_wide = min(self.num_wide, _MAX_TABLE // times.sizes.size)
         items, smallest = items[: self.num_wide], smallest[: self.num_wide]
-        table = times.alone(
-            np.tile(np.arange(times.sizes.size), items.size), np.repeat(items, times.sizes.size)
-        ).reshape(items.size, times.sizes.size)
+        table = times.alone_table(items)
         table[np.arange(times.sizes.size) < smallest[:, np.newaxis]] = np.inf
         self.table: Float64Array = np.minimum.accumulate(table, axis=1)
         self.work = alone[: self.num_wide] * times.sizes[smallest]

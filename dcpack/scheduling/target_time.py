@@ -49,9 +49,9 @@ def best_target(
     missed, factor = 1.0, max(1.0, aim / packer.bound if packer.bound else 1.0)
     met = reached / packer.bound if packer.bound else 1.0
     tries = _TRIES_FEW if items.size <= _FEW_ITEMS and not aim else _TRIES_MANY
-    for left in range(tries, -1, -1):
-        last = left == 0 or met <= _NEAR * missed
-        if last and met < np.inf:
+    for _ in range(tries):
+        last = met <= _NEAR * missed
+        if last:
             factor = _EASIER * met  # nearly as fast, and it may need much less CP
         target = float(np.rint(factor * packer.bound))
         packed = packer.pack(target)
@@ -104,6 +104,8 @@ class _TargetPacker:
         problem = times.problem
         self.oversized = problem.oversized[items].tolist()
         self.most = items.size if problem.max_sequences is None else problem.max_sequences
+        self.sizes: list[int] = times.sizes.tolist()
+        self.limits: list[int] = problem.limits.tolist()
         self.smallest = times.smallest[items]
         self.alone = times.alone(self.smallest, items)
         self.ids: list[int] = items.tolist()
@@ -164,22 +166,23 @@ class _OpenGroups:
         self.rooms: list[int] = []
         self.members: list[list[int]] = []
         self.spares = Spares(packer.times.problem, packer.items)
-        self.by_kind: dict[int, list[tuple[float, int]]] = {}  # (load, group) of each size, ascending
+        self.in_use: list[int] = []  # indices of sizes, ascending
+        self.by_kind: dict[int, list[tuple[float, int]]] = {}  # (load, group) of each size in use, ascending
 
     def place_wide(self, at: int, kind: int) -> bool:
         """Place an item that needs size `kind`: in the fullest group that is still in time, else in a new one."""
         if not self.packer.oversized[at]:
-            for other in sorted(self.by_kind):
-                if other >= kind and self._join_in_time(at, other):
+            for other in self.in_use[bisect.bisect_left(self.in_use, kind) :]:
+                time = self.packer.time_at(other)[at]
+                if self.by_kind[other][0][0] + time <= self.target and self._join_in_time(at, other, time):
                     return True
-        if int(self.packer.times.sizes[kind]) <= self.free:
+        if self.packer.sizes[kind] <= self.free:
             self._open(at, kind)
             return True
         return not self.packer.oversized[at] and self._join_first_done(at)
 
-    def _join_in_time(self, at: int, kind: int) -> bool:
+    def _join_in_time(self, at: int, kind: int, time: float) -> bool:
         groups = self.by_kind[kind]
-        time = self.packer.time_at(kind)[at]
         place = bisect.bisect_right(groups, (self.target - time, len(self.kinds))) - 1
         while place >= 0:
             if self._has_room(groups[place][1], at):
@@ -191,9 +194,8 @@ class _OpenGroups:
     def _join_first_done(self, at: int) -> bool:
         """Without ranks for a new group: join the group that is done first with it, late as that may be."""
         best: tuple[float, int, int] | None = None
-        for kind, groups in sorted(self.by_kind.items()):
-            if kind < self.packer.smallest[at]:
-                continue
+        for kind in self.in_use[bisect.bisect_left(self.in_use, int(self.packer.smallest[at])) :]:
+            groups = self.by_kind[kind]
             place = next((p for p, (_, g) in enumerate(groups) if self._has_room(g, at)), None)
             if place is not None:
                 done = groups[place][0] + self.packer.time_at(kind)[at]
@@ -210,15 +212,18 @@ class _OpenGroups:
 
     def _open(self, at: int, kind: int) -> None:
         packer = self.packer
-        self.free -= int(packer.times.sizes[kind])
+        self.free -= packer.sizes[kind]
         group = len(self.kinds)
         self.kinds.append(kind)
         self.loads.append(packer.time_at(kind)[at])
         used = packer.padded_at(kind)[at]
-        self.rooms.append(0 if packer.oversized[at] else int(packer.times.problem.limits[kind]) - used)
+        self.rooms.append(0 if packer.oversized[at] else packer.limits[kind] - used)
         self.members.append([packer.ids[at]])
         self.spares.take(group, at)
-        bisect.insort(self.by_kind.setdefault(kind, []), (self.loads[group], group))
+        if kind not in self.by_kind:
+            self.by_kind[kind] = []
+            bisect.insort(self.in_use, kind)
+        bisect.insort(self.by_kind[kind], (self.loads[group], group))
 
     def _join(self, kind: int, place: int, at: int, time: float) -> None:
         _, group = self.by_kind[kind].pop(place)
@@ -231,27 +236,27 @@ class _OpenGroups:
     def place_narrow(self, order: list[int]) -> bool:
         """Place the items of the smallest size, longest first, each in the group that is done first and has room."""
         packer = self.packer
-        base = int(packer.times.sizes[0])
+        base = packer.sizes[0]
         for _ in range(self.free // base):
             self.kinds.append(0)
             self.loads.append(0.0)
-            self.rooms.append(int(packer.times.problem.limits[0]))
+            self.rooms.append(packer.limits[0])
             self.members.append([])
         if not order:
             return True
-        share = [base / int(packer.times.sizes[kind]) for kind in self.kinds]
+        share = [base / packer.sizes[kind] for kind in self.kinds]
         needed = [packer.padded_at(kind) for kind in self.kinds]
-        shortest = packer.padded_at(0)
+        shortest, alone, ids = packer.padded_at(0), packer.alone_at, packer.ids
         rooms, members, most = self.rooms, self.members, packer.most
         limited = self.spares.is_limited
         waiting = [(load, group) for group, load in enumerate(self.loads) if len(members[group]) < most]
         heapq.heapify(waiting)
         full: list[tuple[int, float, int]] = []  # (-room, load, group): too full for the items so far
+        passed: list[tuple[float, int]] = []  # have no budget for the present item
         for at in order:
             while full and -full[0][0] >= shortest[at]:
                 _, load, group = heapq.heappop(full)
                 heapq.heappush(waiting, (load, group))
-            passed: list[tuple[float, int]] = []  # have no budget for this item
             while waiting:
                 load, group = waiting[0]
                 if needed[group][at] > rooms[group]:
@@ -261,16 +266,16 @@ class _OpenGroups:
                     passed.append(heapq.heappop(waiting))
                 else:
                     break
-            if not waiting:
+            else:
                 return False
-            load, group = waiting[0]
-            self.spares.take(group, at)
             rooms[group] -= needed[group][at]
-            members[group].append(packer.ids[at])
+            members[group].append(ids[at])
             if len(members[group]) < most:
-                heapq.heapreplace(waiting, (load + packer.alone_at[at] * share[group], group))
+                heapq.heapreplace(waiting, (load + alone[at] * share[group], group))
             else:
                 heapq.heappop(waiting)
-            for entry in passed:
-                heapq.heappush(waiting, entry)
+            if limited:
+                self.spares.take(group, at)
+                while passed:
+                    heapq.heappush(waiting, passed.pop())
         return True

@@ -64,10 +64,19 @@ class GroupTimes:
     def _times(self, sums: Float64Array, size_index: Int64Array, crosses: np.ndarray) -> Float64Array:
         return self.at_sizes(sums, self.sizes[size_index], crosses)
 
-    def at_size(self, sums: Float64Array, size_index: int) -> Float64Array:
-        """Return float64[g]: time of groups of these summed columns (float64[g, k]), all of one size."""
-        every = np.full(len(sums), size_index)
-        return self._times(sums, every, self._crosses[every])
+    def table(self, sums: Float64Array, size_index: Int64Array) -> Float64Array:
+        """Return float64[g, k]: time of groups of these summed columns (float64[g, c]) at each of these sizes."""
+        every = np.tile(size_index, len(sums))
+        flat = self._times(np.repeat(sums, size_index.size, axis=0), every, self._crosses[every])
+        return flat.reshape(len(sums), size_index.size)
+
+    def alone_table(self, items: Int64Array) -> Float64Array:
+        """Return float64[n, k]: time of each item alone at each legal size."""
+        every = np.arange(self.sizes.size)
+        if self.problem.padding is None:
+            return self.table(self.problem.cost.columns(self.problem.lengths[items]), every)
+        flat = self.alone(np.tile(every, items.size), np.repeat(items, every.size))
+        return flat.reshape(items.size, every.size)
 
     def at_sizes(self, sums: Float64Array, cp_size: Int64Array, crosses: np.ndarray) -> Float64Array:
         """Return float64[g]: time of groups of these summed columns (float64[g, k]), sizes and places."""
@@ -142,15 +151,15 @@ class GroupTimes:
         return crosses_node(first, [group.cp_size for group in groups], self.problem.cost.node_size)
 
     def step_time(self, microbatches: list[MicroBatch]) -> float:
-        """Return the time of the step in the problem's sync mode."""
+        """Return the time of a step, whose groups fill all ranks, in the problem's sync mode."""
+        placed = [self.placed(groups) for groups in microbatches]
+        if self.problem.sync == "microbatch":
+            return float(sum(float(times.max()) for times, _ in placed))
         total = np.zeros(self.problem.num_ranks)
-        slowest = 0.0
-        for groups in microbatches:
-            times, first = self.placed(groups)
-            slowest += float(times.max())
-            for group, time, rank in zip(groups, times.tolist(), first.tolist(), strict=True):
-                total[rank : rank + group.cp_size] += time
-        return slowest if self.problem.sync == "microbatch" else float(total.max(initial=0.0))
+        for groups, (times, first) in zip(microbatches, placed, strict=True):
+            by_rank = np.argsort(first)
+            total += np.repeat(times[by_rank], np.array([group.cp_size for group in groups])[by_rank])
+        return float(total.max(initial=0.0))
 
 
 def mean_cp(problem: Problem, microbatches: list[MicroBatch]) -> float:
