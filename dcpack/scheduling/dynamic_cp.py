@@ -32,6 +32,7 @@ _MAX_SPEEDS = 3  # micro-batches
 _POOLED_TARGETS = (1.15, 1.35, 1.6)
 _FEW_SIZES = 16
 _LARGE = 1 << 26  # sequences times ranks from which the rule of `packing_aware` takes too long
+_EVEN = 1.005
 _NEAR = 1.01
 _GOOD = 1.02
 _USUAL_CP = 1.45  # times the mean CP of the rule
@@ -279,7 +280,7 @@ def _deals(
             some = True
             yield dealt
     if not some:
-        yield [_improve(times, groups) for groups in full]
+        yield _improve_all(times, full)
     if not some or (len(full) > _MAX_SPEEDS and choice.time > _GOOD * times.even_time):
         yield from _spread(times, bins, len(full))
 
@@ -291,7 +292,7 @@ def _spread(times: GroupTimes, bins: MicroBatch, count: int) -> Iterator[list[Mi
     if count > 1 and width < times.problem.num_ranks:
         spread = slice_ranks(bins, width)
         if len(spread) == count:
-            yield [_improve(times, groups) for groups in spread]
+            yield _improve_all(times, spread)
 
 
 def _pooled(times: GroupTimes, bins: MicroBatch, count: int, factors: tuple[float, ...]) -> Iterator[list[MicroBatch]]:
@@ -319,10 +320,21 @@ def _speeds(times: GroupTimes, count: int, most: int) -> Iterator[list[MicroBatc
 
 
 def _slowest_first(times: GroupTimes, groups: MicroBatch) -> MicroBatch:
-    counts = np.array([len(group.items) for group in groups], np.int64)
-    items = np.array([item for group in groups for item in group.items], np.int64)
-    taken, _ = times.of_groups(times.index_of(groups), counts, items)
+    taken, _ = times.of_groups(*times.flat(groups))
     return [groups[g] for g in np.argsort(-taken, kind="stable")]
+
+
+def _improve_all(times: GroupTimes, microbatches: list[MicroBatch]) -> list[MicroBatch]:
+    """Improve each micro-batch that fills no ranks evenly yet."""
+    index, counts, items = times.flat([group for groups in microbatches for group in groups])
+    taken, _ = times.of_groups(index, counts, items)
+    starts = np.cumsum([0, *(len(groups) for groups in microbatches)])[:-1]
+    least = np.add.reduceat(times.alone_work(items), (np.cumsum(counts) - counts)[starts]) / times.problem.num_ranks
+    done = np.maximum.reduceat(taken, starts) <= _EVEN * least
+    return [
+        groups if is_done else _improve(times, groups)
+        for groups, is_done in zip(microbatches, done.tolist(), strict=True)
+    ]
 
 
 def _improve(times: GroupTimes, groups: MicroBatch) -> MicroBatch:
@@ -337,7 +349,7 @@ def _finish(times: GroupTimes, candidate: list[MicroBatch]) -> list[MicroBatch] 
     """Fill the ranks that are still free and align the number of micro-batches; None where that cannot be."""
     problem = times.problem
     real = [[group for group in groups if group.items] for groups in candidate]
-    if not all(times.fit(groups) for groups in real if groups):
+    if not times.fit([groups for groups in real if groups]):
         return None
     filled: list[MicroBatch] = []
     for groups in real:

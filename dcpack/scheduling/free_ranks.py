@@ -50,9 +50,7 @@ def _split_fullest(times: GroupTimes, groups: MicroBatch, free: int) -> MicroBat
 
 
 def _widen_lightest(times: GroupTimes, groups: MicroBatch, num_ranks: int) -> MicroBatch:
-    index = times.index_of(groups)
-    counts = np.array([len(group.items) for group in groups], np.int64)
-    items = np.array([item for group in groups for item in group.items], np.int64)
+    index, counts, items = times.flat(groups)
     taken, tokens = times.of_groups(index, counts, items)
     slowest = float(taken.max())
     order = np.argsort(tokens, kind="stable").tolist()
@@ -85,12 +83,10 @@ def _widen_one(
         if wanted == times.sizes.size or times.sizes[wanted] != times.sizes[index[g]] + free:
             continue
         wider = Group(int(times.sizes[wanted]), groups[g].items)
-        if times.slowest([wider]) <= slowest and times.fit([wider]):
+        if times.slowest([wider]) <= slowest and times.fit([[wider]]):
             index[g] = wanted
             return
 
 
 def _taken(times: GroupTimes, groups: MicroBatch) -> np.ndarray:
-    counts = np.array([len(group.items) for group in groups], np.int64)
-    items = np.array([item for group in groups for item in group.items], np.int64)
-    return times.of_groups(times.index_of(groups), counts, items)[0]
+    return times.of_groups(*times.flat(groups))[0]

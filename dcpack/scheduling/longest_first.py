@@ -23,36 +23,61 @@ def place_longest_first(problem: Problem) -> list[MicroBatch]:
     Raises:
         InfeasibleError: none was found.
     """
-    waiting = problem.longest_first
+    items = _Items(problem)
+    waiting = np.arange(problem.lengths.size)
     microbatches: list[MicroBatch] = []
     while waiting.size:
-        groups, left = _OpenMicroBatch(problem, waiting).place_all()
+        groups, left = _OpenMicroBatch(items, waiting).place_all()
         filled = fill_ranks(problem, groups)
         if filled is None:
-            whole = whole_domain(problem, waiting.tolist())
-            filled, left = (groups, left) if whole is None else (whole[0], np.array(whole[1], np.int64))
+            whole = whole_domain(problem, problem.longest_first[waiting].tolist())
+            if whole is None:
+                filled = groups
+            else:
+                filled, left = whole[0], np.flatnonzero(np.isin(problem.longest_first, whole[1]))
         microbatches.append(filled)
         waiting = left
     repair(problem, microbatches)
     return align_microbatches(problem, microbatches)
 
 
+class _Items:
+    """The items of a problem by decreasing length, as they are asked for in every micro-batch.
+
+    Attributes:
+        ids: int64[p], the items.
+        negated_lengths: int64[p], ascending.
+        padded: int64[k, p], padded length at each legal size.
+        work: float64[k, p], what each adds to the time of a group of each legal size.
+        oversized: whether each must be alone.
+        smallest: index of the smallest legal size that holds each, of the largest for an oversized one.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.ids = problem.longest_first
+        self.negated_lengths = -problem.lengths[self.ids]
+        self.sizes = np.array(problem.cp_sizes, np.int64)
+        self.padded = problem.padded[:, self.ids]
+        self.work = np.square(self.padded.astype(np.float64)) / self.sizes[:, np.newaxis]
+        self.oversized: list[bool] = problem.oversized[self.ids].tolist()
+        fits = self.padded <= problem.limits[:, np.newaxis]
+        self.smallest = np.where(fits.any(axis=0), fits.argmax(axis=0), self.sizes.size - 1).tolist()
+
+
 class _OpenMicroBatch:
     """The groups of one micro-batch while sequences are placed, as arrays: one element a group, by size, then by age.
 
-    In that order the first of equally good groups is the one that the rule takes.
+    In that order the first of equally good groups is the one that the rule takes. ``at`` is a place in `_Items`.
     """
 
-    def __init__(self, problem: Problem, waiting: Int64Array) -> None:
+    def __init__(self, items: _Items, waiting: Int64Array) -> None:
+        problem = items.problem
         self.problem = problem
         self.waiting = waiting
-        self.negated_lengths = -problem.lengths[waiting]  # ascending
-        self.sizes = np.array(problem.cp_sizes, np.int64)
-        self.padded = problem.padded[:, waiting]
-        self.work = np.square(self.padded.astype(np.float64)) / self.sizes[:, np.newaxis]
-        self.oversized: list[bool] = problem.oversized[waiting].tolist()
-        self.smallest: list[int] = self._smallest_fits().tolist()
-        self.most_items = waiting.size if problem.max_sequences is None else problem.max_sequences
+        self.ids, self.sizes, self.padded, self.work = items.ids, items.sizes, items.padded, items.work
+        self.oversized, self.smallest, self.negated_lengths = items.oversized, items.smallest, items.negated_lengths
+        self.most_items = self.ids.size if problem.max_sequences is None else problem.max_sequences
         self.count = 0
         self.free = problem.num_ranks
         self.slowest = 0.0
@@ -64,28 +89,23 @@ class _OpenMicroBatch:
         self.items: list[list[int]] = []
 
     def place_all(self) -> tuple[MicroBatch, Int64Array]:
-        """Place what can be placed; return the groups, oldest first, and the items for the next micro-batch."""
-        first = self.smallest[0]
-        tallest = int(self.padded[first, 0])
-        self.cap = float(tallest) * float(self.problem.capacity) * _CAP_SLACK
-        self._open(first, 0)
+        """Place what can be placed; return the groups, oldest first, and the places that wait for the next one."""
+        tallest = int(self.waiting[0])
+        size_index = self.smallest[tallest]
+        self.cap = float(self.padded[size_index, tallest]) * float(self.problem.capacity) * _CAP_SLACK
+        self._open(size_index, tallest)
         left = np.ones(self.waiting.size, np.bool_)
         left[0] = False
-        at = 1
-        while at < self.waiting.size:
-            if self._place(at):
-                left[at] = False
-                at += 1
+        turn = 1
+        while turn < self.waiting.size:
+            if self._place(int(self.waiting[turn])):
+                left[turn] = False
+                turn += 1
             else:
-                at = self._next_that_may_fit(at)
+                turn = max(turn + 1, int(np.searchsorted(self.waiting, self._next_that_may_fit())))
         by_age = np.argsort(self.age).tolist()
         groups = [Group(int(self.sizes[self.size_index[g]]), self.items[g]) for g in by_age]
         return groups, self.waiting[left]
-
-    def _smallest_fits(self) -> Int64Array:
-        """Return the index of the smallest legal CP size that holds each item; the largest for an oversized one."""
-        fits = self.padded <= self.problem.limits[:, np.newaxis]
-        return np.where(fits.any(axis=0), fits.argmax(axis=0), len(self.sizes) - 1)
 
     def _place(self, at: int) -> bool:
         """Put item `at` where the projected maximum is lowest; False where no placement is within the cap."""
@@ -126,7 +146,7 @@ class _OpenMicroBatch:
 
     def _join(self, group: int, at: int) -> None:
         k = self.size_index[group]
-        self.items[group].append(int(self.waiting[at]))
+        self.items[group].append(int(self.ids[at]))
         self.load[group] += self.work[k, at]
         self.slowest = max(self.slowest, float(self.load[group]))
         full = self.oversized[at] or len(self.items[group]) >= self.most_items
@@ -148,8 +168,8 @@ class _OpenMicroBatch:
         self.items.insert(group, [])
         self._join(group, at)
 
-    def _next_that_may_fit(self, at: int) -> int:
-        """Return the next item that some group could take, by an upper bound on its length.
+    def _next_that_may_fit(self) -> int:
+        """Return the first place of items that some group could take, by an upper bound on their length.
 
         Nothing changes while items fail, and they become shorter, so all that are longer than the bound fail too.
         """
@@ -160,4 +180,4 @@ class _OpenMicroBatch:
         affordable = np.minimum(self.problem.limits, np.sqrt(self.cap * self.sizes))
         openable = affordable[self.sizes <= self.free]
         longest = max(float(joinable.max()), float(openable.max(initial=0))) + 1
-        return max(at + 1, int(np.searchsorted(self.negated_lengths, -longest)))
+        return int(np.searchsorted(self.negated_lengths, -longest))

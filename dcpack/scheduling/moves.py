@@ -52,13 +52,9 @@ class _Table:
         self.items = [list(group.items) for group in flat]
         self.sizes = np.array([group.cp_size for group in flat], np.int64)
         self.microbatch = np.repeat(np.arange(len(microbatches)), [len(groups) for groups in microbatches])
-        first, crosses = [], []
-        for groups in microbatches:
-            _, at = times.placed(groups)
-            first.append(at)
-            crosses.append(times.crossing(groups, at))
-        self.first = np.concatenate(first)
-        self.crosses = np.concatenate(crosses)
+        places = [times.places(groups) for groups in microbatches]
+        self.first = np.concatenate([first for first, _ in places])
+        self.crosses = np.concatenate([crosses for _, crosses in places])
         self.limit = problem.limits[np.searchsorted(times.sizes, self.sizes)]
         self.columns = self._columns_of(problem.lengths[:0], self.sizes[:0]).shape[1]
         self.sums = np.zeros((len(flat), self.columns))

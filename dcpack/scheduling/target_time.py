@@ -50,23 +50,22 @@ def best_target(
     met = reached / packer.bound if packer.bound else 1.0
     tries = _TRIES_FEW if items.size <= _FEW_ITEMS and not aim else _TRIES_MANY
     for _ in range(tries):
-        last = met <= _NEAR * missed
-        if last:
-            factor = _EASIER * met  # nearly as fast, and it may need much less CP
+        if met <= _NEAR * missed:
+            break
         target = float(np.rint(factor * packer.bound))
-        packed = packer.pack(target)
         slowest = np.inf
-        if packed is not None:
-            groups = level(times, packed, num_ranks)
+        if (groups := packer.pack_level(target)) is not None:
             slowest = times.slowest(groups)
             if (found := times.score(slowest, groups)) < score:
                 best, score = groups, found
             met = min(met, slowest / packer.bound if packer.bound else 1.0)
-        if last:
-            break
         if slowest > _NEAR * target:
             missed = max(missed, factor)
         factor = (missed + met) / 2 if met < np.inf else 1.5 * factor - 0.4
+    if not aim and met < np.inf:  # nearly as fast, and it may need much less CP; with an aim that was weighed before
+        groups = packer.pack_level(float(np.rint(_EASIER * met * packer.bound)))
+        if groups is not None and times.score(times.slowest(groups), groups) < score:
+            best = groups
     return best
 
 
@@ -78,9 +77,7 @@ def at_target(times: GroupTimes, items: Int64Array, num_ranks: int, factor: floa
 
 def level(times: GroupTimes, groups: MicroBatch, num_ranks: int) -> MicroBatch:
     """Widen the slowest groups with the ranks that are free, by bisection over the time that all can reach."""
-    counts = np.array([len(group.items) for group in groups], np.int64)
-    items = np.array([item for group in groups for item in group.items], np.int64)
-    index = times.index_of(groups)
+    index, counts, items = times.flat(groups)
     now, _ = times.of_groups(index, counts, items)
     if int(times.sizes[index].sum()) >= num_ranks:
         return groups
@@ -138,6 +135,11 @@ class _TargetPacker:
         if size_index not in self._padded_at:
             self._padded_at[size_index] = self.times.padded(size_index + 0 * self.items, self.items).tolist()
         return self._padded_at[size_index]
+
+    def pack_level(self, target: float) -> MicroBatch | None:
+        """Return groups that aim at `target`, spare ranks given to the slowest, or None where that did not work out."""
+        packed = self.pack(target)
+        return None if packed is None else level(self.times, packed, self.num_ranks)
 
     def pack(self, target: float) -> MicroBatch | None:
         """Return groups that aim at `target`, or None where ranks or room run out."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array
+from dcpack._checks import BoolArray, Float64Array, Int64Array
 from dcpack.padding import longest_fitting_length
 from dcpack.scheduling.base import Group, MicroBatch, Problem
 from dcpack.topology import crosses_node, place_blocks
@@ -39,6 +39,7 @@ class GroupTimes:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.usual_mean_cp = math.inf
+        self._places: dict[tuple[int, ...], tuple[Int64Array, BoolArray]] = {}
         self.sizes = np.array(problem.cp_sizes, np.int64)
         node_size = problem.cost.node_size
         # Where a group will sit is not known yet; aligned blocks up to the size of a node do not cross one.
@@ -49,7 +50,7 @@ class GroupTimes:
         items = np.arange(problem.lengths.size)
         slowest = float(self.alone(self.smallest, items).max(initial=0.0))
         self._scale = 2.0 ** (_BITS - math.frexp(slowest)[1]) if slowest > 0 else 1.0
-        self.work = float((self.alone(self.smallest, items) * self.sizes[self.smallest]).sum())
+        self.work = float(self.alone_work(items).sum())
         self.even_time = self.work / problem.num_ranks
 
     def padded(self, size_index: Int64Array, items: Int64Array) -> Int64Array:
@@ -60,6 +61,11 @@ class GroupTimes:
         """Return float64[n]: time of each item alone on a group of its size."""
         columns = self.problem.cost.columns(self.padded(size_index, items))
         return self._times(columns, size_index, self._crosses[size_index])
+
+    def alone_work(self, items: Int64Array) -> Float64Array:
+        """Return float64[n]: time of each item alone at its smallest size, times the ranks of that."""
+        smallest = self.smallest[items]
+        return self.alone(smallest, items) * self.sizes[smallest]
 
     def _times(self, sums: Float64Array, size_index: Int64Array, crosses: np.ndarray) -> Float64Array:
         return self.at_sizes(sums, self.sizes[size_index], crosses)
@@ -99,9 +105,7 @@ class GroupTimes:
 
     def slowest(self, groups: MicroBatch) -> float:
         """Return the time of the slowest of `groups`, none of them empty."""
-        counts = np.array([len(group.items) for group in groups], np.int64)
-        items = np.array([item for group in groups for item in group.items], np.int64)
-        return float(self.of_groups(self.index_of(groups), counts, items)[0].max())
+        return float(self.of_groups(*self.flat(groups))[0].max())
 
     def score(self, time: float, groups: Iterable[Group]) -> float:
         """Return `time` plus the price of the mean CP of `groups`, at least one of them with items."""
@@ -115,50 +119,63 @@ class GroupTimes:
             price += _PRICE_BEYOND * (_doublings(mean) - _doublings(self.usual_mean_cp))
         return float(np.rint(time * (1 + price)))
 
-    def fit(self, groups: MicroBatch) -> bool:
-        """Tell whether groups, none of them empty, are within the ranks and the capacity (oversized items alone)."""
+    def fit(self, microbatches: list[MicroBatch]) -> bool:
+        """Tell whether groups, none empty, are within the ranks of each micro-batch and the capacity of a rank.
+
+        Oversized items must be alone.
+        """
         problem = self.problem
-        counts = np.array([len(group.items) for group in groups], np.int64)
-        items = np.array([item for group in groups for item in group.items], np.int64)
-        index = self.index_of(groups)
+        index, counts, items = self.flat([group for groups in microbatches for group in groups])
         _, tokens = self.of_groups(index, counts, items)
         oversized = np.add.reduceat(problem.oversized[items].astype(np.int64), np.cumsum(counts) - counts) > 0
         inside = np.where(oversized, counts == 1, tokens <= problem.limits[index])
-        return bool(inside.all()) and int(self.sizes[index].sum()) <= problem.num_ranks
+        starts = np.cumsum([0, *(len(groups) for groups in microbatches)])[:-1]
+        return bool(inside.all() and np.all(np.add.reduceat(self.sizes[index], starts) <= problem.num_ranks))
 
-    def index_of(self, groups: MicroBatch) -> Int64Array:
-        """Return int64[g]: the index of the size of each group."""
-        return np.searchsorted(self.sizes, [group.cp_size for group in groups])
+    def flat(self, groups: MicroBatch) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return int64[g], int64[g] and int64[n]: index of the size of each group, its items' number, all items."""
+        index = np.searchsorted(self.sizes, [group.cp_size for group in groups])
+        counts = np.array([len(group.items) for group in groups], np.int64)
+        return index, counts, np.array([item for group in groups for item in group.items], np.int64)
 
     def placed(self, groups: MicroBatch) -> tuple[Float64Array, Int64Array]:
         """Return float64[g] and int64[g]: time and first rank of groups as they will sit; dummies take no time."""
-        first = place_blocks([group.cp_size for group in groups], self.problem.cost.node_size)
-        crosses = self.crossing(groups, first)
+        first, crosses = self.places(groups)
+        return self._times_there(groups, crosses), first
+
+    def places(self, groups: MicroBatch) -> tuple[Int64Array, BoolArray]:
+        """Return int64[g] and bool[g]: first rank of groups as they will sit, and whether each crosses nodes."""
+        sizes = tuple(group.cp_size for group in groups)
+        if sizes not in self._places:
+            node_size = self.problem.cost.node_size
+            first = place_blocks(sizes, node_size)
+            self._places[sizes] = first, crosses_node(first, sizes, node_size)
+        return self._places[sizes]
+
+    def _times_there(self, groups: MicroBatch, crosses: BoolArray) -> Float64Array:
         times = np.zeros(len(groups))
-        real = np.array([bool(group.items) for group in groups])
-        if real.any():
-            filled = [group for group in groups if group.items]
-            index = self.index_of(filled)
-            counts = np.array([len(group.items) for group in filled], np.int64)
-            items = np.array([item for group in filled for item in group.items], np.int64)
+        filled = [group for group in groups if group.items]
+        if filled:
+            real = np.array([bool(group.items) for group in groups])
+            index, counts, items = self.flat(filled)
             columns = self.problem.cost.columns(self.padded(np.repeat(index, counts), items))
             sums = np.add.reduceat(columns, np.cumsum(counts) - counts, axis=0)
             times[real] = self._times(sums, index, crosses[real])
-        return times, first
-
-    def crossing(self, groups: MicroBatch, first: Int64Array) -> np.ndarray:
-        """Return bool[g]: which groups that begin on the ranks `first` (int64[g]) cross nodes."""
-        return crosses_node(first, [group.cp_size for group in groups], self.problem.cost.node_size)
+        return times
 
     def step_time(self, microbatches: list[MicroBatch]) -> float:
         """Return the time of a step, whose groups fill all ranks, in the problem's sync mode."""
-        placed = [self.placed(groups) for groups in microbatches]
+        places = [self.places(groups) for groups in microbatches]
+        flat = [group for groups in microbatches for group in groups]
+        times = self._times_there(flat, np.concatenate([crosses for _, crosses in places]))
+        starts = np.cumsum([0, *(len(groups) for groups in microbatches)])
         if self.problem.sync == "microbatch":
-            return float(sum(float(times.max()) for times, _ in placed))
+            return float(np.maximum.reduceat(times, starts[:-1]).sum())
+        sizes = np.array([group.cp_size for group in flat])
         total = np.zeros(self.problem.num_ranks)
-        for groups, (times, first) in zip(microbatches, placed, strict=True):
-            by_rank = np.argsort(first)
-            total += np.repeat(times[by_rank], np.array([group.cp_size for group in groups])[by_rank])
+        for (first, _), start, end in zip(places, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            by_rank = start + np.argsort(first)
+            total += np.repeat(times[by_rank], sizes[by_rank])
         return float(total.max(initial=0.0))
 
 

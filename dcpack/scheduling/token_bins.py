@@ -56,16 +56,18 @@ def pack_tokens(times: GroupTimes, order: Int64Array | None = None) -> MicroBatc
 
 def slice_ranks(groups: Sequence[Group], width: int) -> list[MicroBatch]:
     """Deal groups, in the order given, to micro-batches of at most `width` ranks; what does not fit waits."""
+    waiting: dict[int, list[int]] = {}  # places of the groups of each size, last first
+    for at in range(len(groups) - 1, -1, -1):
+        waiting.setdefault(groups[at].cp_size, []).append(at)
     slices: list[MicroBatch] = []
-    waiting = list(groups)
     while waiting:
-        free, taken, left = width, [], []
-        for group in waiting:
-            if group.cp_size <= free:
-                taken.append(group)
-                free -= group.cp_size
-            else:
-                left.append(group)
+        free, taken = width, []
+        # Ranks only become fewer, so of every size that still fits none was passed over.
+        while fitting := [size for size in waiting if size <= free]:
+            size = min(fitting, key=lambda size: waiting[size][-1])
+            taken.append(groups[waiting[size].pop()])
+            free -= size
+            if not waiting[size]:
+                del waiting[size]
         slices.append(taken)
-        waiting = left
     return slices

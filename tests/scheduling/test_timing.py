@@ -48,11 +48,11 @@ def test_groups_add_up() -> None:
 
 def test_fit_sees_capacity_ranks_and_company_of_oversized_items() -> None:
     times = GroupTimes(problem([80, 60, 500], 4, oversized=np.array([False, False, True])))
-    assert times.fit([Group(2, [0, 1])])
-    assert not times.fit([Group(1, [0, 1])])
-    assert not times.fit([Group(4, [0]), Group(1, [1])])
-    assert times.fit([Group(4, [2])])
-    assert not times.fit([Group(4, [1, 2])])
+    assert times.fit([[Group(2, [0, 1])]])
+    assert not times.fit([[Group(1, [0, 1])]])
+    assert not times.fit([[Group(4, [0]), Group(1, [1])]])
+    assert times.fit([[Group(4, [2])]])
+    assert not times.fit([[Group(4, [1, 2])]])
 
 
 def test_each_doubling_of_the_mean_cp_costs_four_percent() -> None:
