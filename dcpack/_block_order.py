@@ -21,7 +21,7 @@ def fewest_crossings(descending_sizes: Int64Array, node_size: int) -> Int64Array
     sizes = -distinct
     if np.prod(counts + 1.0) > _MAX_STATES:
         return None
-    left = np.indices(counts + 1).reshape(sizes.size, -1)  # [size, state], states in C order
+    left = np.indices((counts + 1).tolist()).reshape(sizes.size, -1)  # [size, state], states in C order
     num_states = left.shape[1]
     steps = num_states // np.cumprod(counts + 1)  # to the state with one block of a size less
     starts = int(descending_sizes.sum()) - sizes @ left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array
@@ -37,7 +39,7 @@ class SizeTable:
         above: float,
     ) -> None:
         self.size_index, self.now = size_index, now
-        self.grid = _grid(times.sizes)
+        self.grid = _grid(times.problem.cp_sizes)
         self.rows = np.flatnonzero(now > above)
         self.table: Float64Array = np.full((self.rows.size, self.grid.size), np.inf)
         if self.rows.size:
@@ -74,12 +76,16 @@ class SizeTable:
         return found
 
 
-def _grid(sizes: Int64Array) -> Int64Array:
+@functools.lru_cache(maxsize=64)
+def _grid(cp_sizes: tuple[int, ...]) -> Int64Array:
     """Return int64[k], the indices of the sizes to look at."""
+    sizes = np.array(cp_sizes, np.int64)
     small = int(np.searchsorted(sizes, _ALL_UP_TO, side="right"))
     chosen = list(range(small))
     while not chosen or chosen[-1] < sizes.size - 1:
         at = chosen[-1] if chosen else -1
         wanted = int(np.searchsorted(sizes, sizes[at] * _STEP)) if chosen else 0
         chosen.append(min(max(at + 1, wanted), sizes.size - 1))
-    return np.array(chosen, np.int64)
+    grid = np.array(chosen, np.int64)
+    grid.flags.writeable = False
+    return grid

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array
+from dcpack._checks import Float64Array, Int64Array
 from dcpack.scheduling.timing import PRICE_OF_DOUBLING, GroupTimes
 
 __all__ = ["deal_speeds"]
@@ -89,25 +89,22 @@ class _Search:
         combinations, count = self.targets.shape
         every = np.arange(combinations)
         self.free = np.full((combinations, count), self.num_ranks)
-        self.narrow = np.full(combinations, self.narrow_work)
-        self.slack = np.zeros(combinations)
-        self.ranks_times_tokens = np.full(combinations, self.narrow_tokens)
-        self.feasible: BoolArray = np.ones(combinations, np.bool_)
+        taken = np.zeros((self.num_wide, combinations), np.int64)  # ranks
+        areas = np.zeros((self.num_wide, combinations))  # ranks times the target
         flat = -self.targets.ravel()
         for w in range(self.num_wide):
             # The table falls with the size; its first entry within the target is the size.
             sizes = self._sizes[np.searchsorted(-self.table[w], flat)].reshape(combinations, count)
             area = np.where(sizes <= self.free, sizes * self.targets, np.inf)
-            chosen = np.argmin(area, axis=1)
-            size = sizes[every, chosen]
-            wide = size > self.base
-            self.chosen[w] = np.where(wide, chosen, -1)
-            best = area[every, chosen]
-            self.feasible &= best < np.inf
-            self.free[every, chosen] -= np.where(wide, size, 0)
-            self.narrow += np.where(wide, 0.0, self.work[w])
-            self.slack += np.where(wide & (best < np.inf), best - self.work[w], 0.0)
-            self.ranks_times_tokens += size * self.lengths[w]
+            chosen = self.chosen[w] = np.argmin(area, axis=1)
+            taken[w], areas[w] = sizes[every, chosen], area[every, chosen]
+            self.free[every, chosen] -= np.where(taken[w] > self.base, taken[w], 0)
+        wide, works = taken > self.base, areas < np.inf
+        self.chosen[~wide] = -1
+        self.feasible = np.asarray(np.all(works, axis=0))
+        self.narrow = self.narrow_work + np.where(wide, 0.0, self.work[:, np.newaxis]).sum(axis=0)
+        self.slack = np.where(wide & works, areas - self.work[:, np.newaxis], 0.0).sum(axis=0)
+        self.ranks_times_tokens = self.narrow_tokens + self.lengths @ taken
 
     def promising(self) -> list[int]:
         """Return the combinations that may work out, those of the least time and CP first."""

@@ -246,8 +246,8 @@ class _OpenGroups:
             self.members.append([])
         if not order:
             return True
-        share = [base / packer.sizes[kind] for kind in self.kinds]
-        needed = [packer.padded_at(kind) for kind in self.kinds]
+        of_kind = {kind: (base / packer.sizes[kind], packer.padded_at(kind)) for kind in {0, *self.kinds}}
+        share, needed = zip(*(of_kind[kind] for kind in self.kinds), strict=True)
         shortest, alone, ids = packer.padded_at(0), packer.alone_at, packer.ids
         rooms, members, most = self.rooms, self.members, packer.most
         limited = self.spares.is_limited

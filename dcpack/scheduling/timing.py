@@ -173,7 +173,7 @@ class GroupTimes:
             return float(np.maximum.reduceat(times, starts[:-1]).sum())
         sizes = np.array([group.cp_size for group in flat])
         total = np.zeros(self.problem.num_ranks)
-        for (first, _), start, end in zip(places, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        for (first, _), start in zip(places, starts[:-1].tolist(), strict=True):
             by_rank = start + np.argsort(first)
             total += np.repeat(times[by_rank], sizes[by_rank])
         return float(total.max(initial=0.0))
