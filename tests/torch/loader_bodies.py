@@ -35,6 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
     "planned_cp": {"scheduler": "dynamic_cp"},
 }
 STEPS_SIZE, STEPS_SAMPLES = 12, 150  # 12 steps, and 6 samples that no epoch hands out
+LONG_SIZE, LONG_SAMPLES = 4, 200  # 50 steps
 
 
 def settings(mode: str, local: int, **options: Any) -> Any:
@@ -73,15 +74,17 @@ def level_costs(rank: int, size: int) -> list[int]:
     return [costs[i] for i in batch.sample_ids.tolist()]
 
 
-def build_steps(mode: str, num_ranks: int) -> DistributedDataLoader:
-    """A loader of 12 steps, on any number of ranks that divides a global batch."""
-    lengths = np.random.default_rng(3).integers(1, 40, STEPS_SAMPLES)
+def build_steps(
+    mode: str, num_ranks: int, step_size: int = STEPS_SIZE, num_samples: int = STEPS_SAMPLES
+) -> DistributedDataLoader:
+    """A loader of 12 steps, or of more, on any number of ranks that divides a global batch."""
+    lengths = np.random.default_rng(3).integers(1, 40, num_samples)
     arguments: dict[str, Any] = {"metadata": lengths} if mode == "metadata" else MODES[mode]
     return build_distributed_dataloader(
         loader_helpers.Numbered(lengths),
         Topology.of_domain(num_ranks),
         settings(mode, 1),
-        batch_sampler=loader_helpers.sampler(STEPS_SIZE, STEPS_SAMPLES),
+        batch_sampler=loader_helpers.sampler(step_size, num_samples),
         **arguments,
     )
 
@@ -116,11 +119,13 @@ def resume_every_state(
     return found
 
 
-def take_steps(rank: int, size: int, states: dict[str, str], num_steps: int) -> dict[str, tuple[list[Any], str]]:
+def take_steps(
+    rank: int, size: int, states: dict[str, str], num_steps: int, *sizes: int
+) -> dict[str, tuple[list[Any], str]]:
     """So many steps of each mode from a state, and the state after them."""
     found = {}
     for mode in MODES:
-        with build_steps(mode, size) as loader:
+        with build_steps(mode, size, *sizes) as loader:
             if mode in states:
                 loader.load_state_dict(json.loads(states[mode]))
             batches: list[Any] = []
@@ -128,6 +133,29 @@ def take_steps(rank: int, size: int, states: dict[str, str], num_steps: int) -> 
                 batches.append(next(loader))
             found[mode] = ([facts(batch) for batch in batches], json.dumps(loader.state_dict()))
     return found
+
+
+def state_cases(
+    rank: int, size: int, states: dict[str, str], num_steps: int
+) -> tuple[dict[str, tuple[list[Any], str]], tuple[list[Any], str]]:
+    """So many steps of 50 of each mode from a state; and the two bins of a step, of which the first launch takes one.
+
+    Two samples of 6 fill two bins of 10: the ranks share each batch, so that one bin comes after the other.
+    """
+    found = take_steps(rank, size, states, num_steps, LONG_SIZE, LONG_SAMPLES)
+    with build_distributed_dataloader(
+        loader_helpers.Numbered([6, 6]),
+        Topology(axes=("dp", "tp"), sizes=(1, size)),
+        settings("planned_cp", 1, seq_len=10),
+        batch_sampler=loader_helpers.sampler(2, 2, shuffle=False),
+        scheduler="dynamic_cp",
+    ) as loader:
+        if "pending" in states:
+            loader.load_state_dict(json.loads(states["pending"]))
+            batches = list(loader)
+        else:
+            batches = [next(loader)]
+        return found, ([facts(batch) for batch in batches], json.dumps(loader.state_dict()))
 
 
 def train_until_killed(rank: int, size: int, folder: str, kill_at: int) -> list[Any]:

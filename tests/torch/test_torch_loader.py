@@ -100,6 +100,32 @@ def test_resumes_on_4_2_3_and_4_ranks(launch: Callable[..., Any]):
         assert len(found[mode]) == 12
 
 
+def test_two_resumes_and_a_pending_sample(launch: Callable[..., Any]):
+    """Stop after 30 steps, resume, stop after 10 more, resume: on at 40. Saved after the first bin: the second comes."""
+    wanted = loader_helpers.plain_steps(loader_bodies.LONG_SAMPLES, global_batch_size=loader_bodies.LONG_SIZE, seed=5)
+    states: dict[str, str] = {}
+    found: dict[str, dict[int, Counter[int]]] = {mode: {} for mode in loader_bodies.MODES}
+    pending: list[list[dict[str, Any]]] = []
+    for done, num_steps in ((0, 30), (30, 10), (40, 10)):
+        results = results_of(launch(2, loader_bodies.state_cases, states, num_steps))
+        for mode in loader_bodies.MODES:
+            steps = by_step([batch for modes, _ in results for batch in modes[mode][0]])
+            assert list(steps) == list(range(done, done + num_steps))
+            found[mode] |= steps
+        states = {mode: state for mode, (_, state) in results[0][0].items()} | {"pending": results[0][1][1]}
+        assert all(modes[mode][1] == states[mode] for modes, _ in results for mode in loader_bodies.MODES)
+        mine, theirs = ([{**batch, "cp_ranks": None} for batch in bins] for _, (bins, _) in results)
+        assert mine == theirs
+        assert results[0][1][1] == results[1][1][1]
+        pending.append(results[0][1][0])
+    assert all(steps == dict(enumerate(wanted)) for steps in found.values())
+    first, replayed, nothing = pending
+    assert [(batch["microbatch"], batch["num_microbatches"]) for batch in replayed] == [(0, 2), (1, 2)]
+    assert first == replayed[:1]
+    assert sorted(i for batch in replayed for i in batch["ids"]) == [0, 1]
+    assert nothing == []
+
+
 def test_a_killed_run_goes_on_from_its_last_state(launch: Callable[..., Any], tmp_path: Path):
     outcomes = launch(4, loader_bodies.train_until_killed, str(tmp_path), 5)
     assert outcomes[2].exit_code == -signal.SIGKILL
