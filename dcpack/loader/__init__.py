@@ -3,9 +3,10 @@
 from dcpack.loader.batches import LoaderBatch
 from dcpack.loader.build import build_distributed_dataloader
 from dcpack.loader.config import SHORT_BACKEND_NAMES, DistributedDatasetConfig
+from dcpack.loader.cp_planner import CPPlanning
 from dcpack.loader.loader import DistributedDataLoader
 from dcpack.loader.loggers import log_to_tensorboard, log_to_wandb
-from dcpack.loader.planned_cp import CPPlanning, packed_fields
+from dcpack.loader.planned_cp import packed_fields
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.specs import TensorFieldSpec
 from dcpack.loader.stages import LoaderClosedError, Span

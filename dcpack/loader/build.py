@@ -10,17 +10,19 @@ from dcpack.comm import Backend, Communicator, all_gather_trees, get_backend
 from dcpack.errors import ArgumentError, PeerError
 from dcpack.loader.batches import Packing, StepMaker, default_collate
 from dcpack.loader.config import DistributedDatasetConfig
+from dcpack.loader.cp_planner import CPPlanner
 from dcpack.loader.deliver import Delivery
 from dcpack.loader.external import ExternalSteps, balance_groups
 from dcpack.loader.loader import DistributedDataLoader
 from dcpack.loader.metadata_mode import MetadataSteps
 from dcpack.loader.online import OnlineSteps
 from dcpack.loader.planned_cp import PlannedCPSteps
+from dcpack.loader.planned_cp_metadata import PlannedCPMetadataSteps
 from dcpack.loader.planning import WindowPlanner
-from dcpack.loader.policies import OwnAlgorithm, choose_policy
+from dcpack.loader.policies import choose_policy
 from dcpack.loader.reading import SampleReader
 from dcpack.loader.roles import Roles, assign_roles
-from dcpack.loader.rounds import SamplerRounds
+from dcpack.loader.rounds import SamplerRounds, SamplerSource
 from dcpack.loader.rules import Request, check_dataloader_kwargs
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.text_rows import TextRows
@@ -291,36 +293,38 @@ class _Builder:
             may_be_short=not config.drop_last,
         )
         reader = SampleReader(self.backend, request.dataset, check_dataloader_kwargs(request.dataloader_kwargs))
-        common = {"rounds": rounds, "reader": reader, "num_dropped": getattr(sampler, "num_dropped", 0)}
+        source = SamplerSource(rounds=rounds, reader=reader, num_dropped=getattr(sampler, "num_dropped", 0))
         if self.mode == "planned_cp":
-            return self._planned_cp(roles, plane, common)
+            return self._planned_cp(roles, plane, source)
         planner = self._planner(
             roles.planner, rows_per_round=config.local_batch_size, window=config.balance_window_size
         )
-        common |= {"packing": self._packing(), "planner": planner, "needs_metadata": self._asks_for_metadata(planner)}
+        packing = self._packing()
         if self.mode == "metadata":
-            return MetadataSteps(plane, metadata=request.open_metadata(), **common)
+            return MetadataSteps(plane, source, metadata=request.open_metadata(), packing=packing, planner=planner)
         split = self._text_rows().split if config.repack_sequences else request.split_fn
         describe = request.metadata_fn or _describe_text
-        return OnlineSteps(plane, metadata_fn=describe, split_fn=split, **common)
+        return OnlineSteps(plane, source, metadata_fn=describe, split_fn=split, packing=packing, planner=planner)
 
-    def _planned_cp(self, roles: Roles, plane: Communicator, common: dict[str, Any]) -> StepMaker:
-        options = self.request.cp_planning()
+    def _planned_cp(self, roles: Roles, plane: Communicator, source: SamplerSource) -> StepMaker:
+        request, config = self.request, self.config
+        options = request.cp_planning()
         assert options is not None
-        return PlannedCPSteps(
-            plane,
-            metadata_fn=self.request.metadata_fn,
-            collate_fn=self.request.collate_fn,
+        planner = CPPlanner(
             options=options,
-            capacity=self.config.seq_len,
+            capacity=config.seq_len,
             tp_size=roles.tp_size,
-            cost=self.request.cost_rule().planning_cost,
-            overlong=self.config.oversized_policy,
+            cost=request.cost_rule().planning_cost,
+            overlong=config.oversized_policy,
             planner=roles.planner,
-            broadcast=self.config.broadcast_plan,
-            logs=self.config.log_balance,
-            **common,
+            broadcast=config.broadcast_plan,
+            logs=config.log_balance,
         )
+        collate = request.collate_fn
+        if config.metadata_mode:
+            metadata = request.open_metadata()
+            return PlannedCPMetadataSteps(plane, source, collate_fn=collate, planner=planner, metadata=metadata)
+        return PlannedCPSteps(plane, source, collate_fn=collate, planner=planner, metadata_fn=request.metadata_fn)
 
     def _external(self, plane: Communicator, group: Communicator) -> StepMaker:
         rows = self.config.local_batch_size
@@ -333,7 +337,6 @@ class _Builder:
             packing=self._packing(),
             planner=planner,
             rows_per_step=rows,
-            needs_metadata=self._asks_for_metadata(planner),
         )
 
     def _planner(self, planner: int, *, rows_per_round: int, window: int) -> WindowPlanner:
@@ -370,10 +373,6 @@ class _Builder:
         if self.mode == "external" and pack is None:
             pack = default_collate
         return Packing(pack, request.collate_fn or default_collate)
-
-    @staticmethod
-    def _asks_for_metadata(planner: WindowPlanner) -> bool:
-        return isinstance(planner.policy, OwnAlgorithm)
 
 
 def _describe_text(sequence: Mapping[str, Any]) -> SampleMetadata:

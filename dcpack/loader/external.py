@@ -66,7 +66,6 @@ class ExternalSteps:
         packing: rows and batches.
         planner: of windows.
         rows_per_step: rows of this rank in a step.
-        needs_metadata: whether the whole metadata travels.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class ExternalSteps:
         packing: Packing,
         planner: WindowPlanner,
         rows_per_step: int,
-        needs_metadata: bool,
     ) -> None:
         self._communicator = communicator
         self._group = group
@@ -88,7 +86,6 @@ class ExternalSteps:
         self._packing = packing
         self._planner = planner
         self._rows_per_step = rows_per_step
-        self._needs_metadata = needs_metadata
         self._iterator: Iterator[Any] | None = None
         self._num_taken = 0
         self._has_state = all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict"))
@@ -137,7 +134,7 @@ class ExternalSteps:
                     at=(epoch, step),
                     num_rounds=self._rows_per_step,
                     constraints=self._planner.constraints,
-                    with_metadata=self._needs_metadata,
+                    with_metadata=self._planner.needs_metadata,
                 )
                 assert table is not None, "every rank of the group has a step"
                 planned, layout = self._planner.plan(self._group, table)

@@ -17,6 +17,7 @@ from dcpack.loader.batches import LoaderBatch, StepMaker
 from dcpack.loader.deliver import Delivery
 from dcpack.loader.devices import DeviceQueue
 from dcpack.loader.metadata_mode import MetadataSteps
+from dcpack.loader.planned_cp_metadata import PlannedCPMetadataSteps
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.sharing import Planned
 from dcpack.loader.state import LoaderState
@@ -127,7 +128,7 @@ class DistributedDataLoader:
         Raises:
             ArgumentError: another mode or another sampler, or a rank that only receives.
         """
-        if not isinstance(self._maker, MetadataSteps):
+        if not isinstance(self._maker, MetadataSteps | PlannedCPMetadataSteps):
             raise ArgumentError("an epoch can be planned ahead in metadata mode alone, on ranks that build batches")
         ahead = self._ahead.peek() if self._ahead is not None else None
         return [*([] if ahead is None else [ahead]), *self._maker.plan_epoch()]

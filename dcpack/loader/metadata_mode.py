@@ -14,9 +14,8 @@ from dcpack.data.megatron import read_idx_lengths
 from dcpack.errors import ArgumentError
 from dcpack.loader.batches import Draft, Packing, Step, call_user, make_batches
 from dcpack.loader.planning import StepLayout, WindowPlanner
-from dcpack.loader.reading import SampleReader, num_valid_tokens
-from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
-from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.reading import num_valid_tokens
+from dcpack.loader.rounds import Round, SamplerSource, SamplerSteps
 from dcpack.loader.sharing import Planned, tell_failure
 from dcpack.loader.step_table import LocalSample, StepTable, describe, merge_table
 from dcpack.loader.types import SampleKey, SampleMetadata
@@ -38,6 +37,8 @@ class Metadata:
         return len(self._values)
 
     def __getitem__(self, index: int) -> SampleMetadata:
+        if not 0 <= index < len(self):
+            raise ArgumentError(f"indices must be below {len(self)} samples, got {index}")
         value = self._values[index]
         if isinstance(value, SampleMetadata):
             return value
@@ -77,33 +78,25 @@ class MetadataSteps(SamplerSteps):
 
     Args:
         communicator: of the constructors.
-        rounds: what the sampler gives this member.
-        reader: of the dataset.
+        source: of samples.
         metadata: by dataset index.
         packing: rows and batches.
         planner: of windows.
-        needs_metadata: whether the whole metadata travels.
-        num_dropped: samples that the sampler leaves out of every epoch.
     """
 
     def __init__(
         self,
         communicator: Communicator,
+        source: SamplerSource,
         *,
-        rounds: SamplerRounds,
-        reader: SampleReader,
         metadata: Metadata,
         packing: Packing,
         planner: WindowPlanner,
-        needs_metadata: bool,
-        num_dropped: int,
     ) -> None:
-        super().__init__(communicator, rounds, num_dropped)
-        self._reader = reader
+        super().__init__(communicator, source)
         self._metadata = metadata
         self._packing = packing
         self._planner = planner
-        self._needs_metadata = needs_metadata
 
     def plan_step(self, epoch: int, step: int) -> Draft | None:
         """Return the next step as it is planned, or None at the end of the epoch. Collective."""
@@ -160,14 +153,7 @@ class MetadataSteps(SamplerSteps):
         Raises:
             ArgumentError: the sampler is no `GlobalBatchSampler`, so what other ranks get is not known here.
         """
-        sampler = self._rounds.sampler
-        if not isinstance(sampler, GlobalBatchSampler):
-            raise ArgumentError(f"only GlobalBatchSampler can be planned ahead, got {type(sampler).__name__}")
-        size, local_batch_size = self._communicator.size, sampler.micro_batch_size
-        members = [
-            SamplerRounds(sampler.for_rank(r), dp_rank=r, local_batch_size=local_batch_size, may_be_short=False)
-            for r in range(size)
-        ]
+        members = self._rounds.of_all_members(self._communicator.size)
         planned = []
         while rounds := [member.next_step() for member in members]:
             parts = [self._description(self._describe(given), (0, 0), len(given)) for given in rounds]
@@ -181,17 +167,11 @@ class MetadataSteps(SamplerSteps):
         samples = []
         for r, found in enumerate(rounds):
             for k, index in enumerate(found.indices):
-                metadata = self._metadata_of(index).with_key(
-                    SampleKey(position=found.position + k, dataset_index=index)
-                )
+                key = SampleKey(position=found.position + k, dataset_index=index)
+                metadata = self._metadata[index].with_key(key)
                 cost = call_user("cost_model", self._planner.rule.of_sample, metadata)
                 samples.append(LocalSample(metadata=metadata, cost=cost, num_valid=-1, num_bytes=0, round=r, row=k))
         return samples
-
-    def _metadata_of(self, index: int) -> SampleMetadata:
-        if not 0 <= index < len(self._metadata):
-            raise ArgumentError(f"indices must be below {len(self._metadata)} samples, got {index}")
-        return self._metadata[index]
 
     def _description(self, samples: Sequence[LocalSample], at: tuple[int, int], num_rounds: int) -> dict[str, Any]:
         return describe(
@@ -199,5 +179,5 @@ class MetadataSteps(SamplerSteps):
             at=at,
             num_rounds=num_rounds,
             constraints=self._planner.constraints,
-            with_metadata=self._needs_metadata,
+            with_metadata=self._planner.needs_metadata,
         )

@@ -10,8 +10,8 @@ from dcpack.errors import ArgumentError
 from dcpack.loader.batches import Draft, Packing, Step, call_user
 from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
-from dcpack.loader.reading import SampleReader, num_valid_tokens
-from dcpack.loader.rounds import Round, SamplerRounds, SamplerSteps
+from dcpack.loader.reading import num_valid_tokens
+from dcpack.loader.rounds import Round, SamplerSource, SamplerSteps, indices_of
 from dcpack.loader.sharing import tell_failure
 from dcpack.loader.step_table import LocalSample, gather_table
 from dcpack.loader.types import SampleKey, SampleMetadata
@@ -53,36 +53,28 @@ class OnlineSteps(SamplerSteps):
 
     Args:
         communicator: of the constructors.
-        rounds: what the sampler gives this member.
-        reader: of the dataset.
+        source: of samples.
         metadata_fn: describes a sample.
         split_fn: a record to its samples; None: it is its only sample.
         packing: rows and batches.
         planner: of windows.
-        needs_metadata: whether the whole metadata travels.
-        num_dropped: samples that the sampler leaves out of every epoch.
     """
 
     def __init__(
         self,
         communicator: Communicator,
+        source: SamplerSource,
         *,
-        rounds: SamplerRounds,
-        reader: SampleReader,
         metadata_fn: Callable[[Any], SampleMetadata],
         split_fn: Callable[[Any], Sequence[Any]] | None,
         packing: Packing,
         planner: WindowPlanner,
-        needs_metadata: bool,
-        num_dropped: int,
     ) -> None:
-        super().__init__(communicator, rounds, num_dropped)
-        self._reader = reader
+        super().__init__(communicator, source)
         self._metadata_fn = metadata_fn
         self._split_fn = split_fn
         self._packing = packing
         self._planner = planner
-        self._needs_metadata = needs_metadata
 
     def plan_step(self, epoch: int, step: int) -> Draft | None:
         """Return the next step as it is planned, or None at the end of the epoch. Collective."""
@@ -98,7 +90,7 @@ class OnlineSteps(SamplerSteps):
                 at=(epoch, step),
                 num_rounds=len(rounds),
                 constraints=self._planner.constraints,
-                with_metadata=self._needs_metadata,
+                with_metadata=self._planner.needs_metadata,
             )
             if table is None:
                 return None
@@ -121,7 +113,7 @@ class OnlineSteps(SamplerSteps):
         return Draft(planned=planned, build=build)
 
     def _read(self, rounds: Sequence[Round]) -> tuple[list[Any], list[LocalSample]]:
-        records = self._reader.read([index for found in rounds for index in found.indices])
+        records = self._reader.read(indices_of(rounds))
         places = [(r, k, found) for r, found in enumerate(rounds) for k in range(len(found.indices))]
         payloads: list[Any] = []
         samples: list[LocalSample] = []

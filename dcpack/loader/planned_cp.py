@@ -3,110 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_choice, check_int, check_names, list_offenders
+from dcpack._checks import BoolArray, Int64Array, list_offenders
 from dcpack.comm import Communicator
 from dcpack.comm.trees import all_gather_trees
-from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError
-from dcpack.exchange import (
-    GatheredSamples,
-    PackedBatch,
-    StaticShapes,
-    align_fields,
-    exchange_samples,
-    gather_samples,
-)
+from dcpack.exchange import GatheredSamples, PackedBatch, align_fields, exchange_samples, gather_samples
 from dcpack.loader.batches import Draft, LoaderBatch, Step, call_user
-from dcpack.loader.planning import report
-from dcpack.loader.reading import SampleReader
-from dcpack.loader.rounds import SamplerRounds, SamplerSteps
-from dcpack.loader.sharing import Planned, share_plans, tell_failure
-from dcpack.loader.step_table import require_same_place
+from dcpack.loader.cp_planner import CPPlanner
+from dcpack.loader.rounds import SamplerSource, SamplerSteps, indices_of
+from dcpack.loader.sharing import Planned, tell_failure
+from dcpack.loader.step_table import require_same_step
 from dcpack.loader.types import SampleMetadata
-from dcpack.padding import PaddingRule
-from dcpack.plans import SYNC_MODES, Plan
-from dcpack.scheduling import Scheduler
-from dcpack.scheduling.driver import get_scheduler, make_plan
-from dcpack.sharding import SHARDINGS
+from dcpack.plans import Plan
 
-__all__ = ["CPPlanning", "PlannedCPSteps", "packed_fields"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CPPlanning:
-    """How steps with planned CP are planned and cut: what `dcpack.plan` and `exchange_samples` take beside the rest.
-
-    Args:
-        scheduler: a name, or an object that assigns CP sizes.
-        cp_sizes: legal CP sizes, as in `dcpack.plan`.
-        min_cp_size: smaller sizes are not legal.
-        max_cp_size: larger sizes are not legal.
-        block: tokens of a kernel block, as in `PaddingRule`; the TP size comes from the mesh.
-        sequence_parallel: as in `PaddingRule`.
-        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
-        microbatch_multiple: the number of micro-batches is a multiple of it.
-        max_sequences: most sequences in a bin.
-        sharding: the CP slicing.
-        static_shapes: fixed shapes, or None.
-        per_token: further fields that have one element a token.
-        aligned_fields: optional fields that all ranks of a micro-batch get or none (`align_fields`).
-
-    Raises:
-        ArgumentError: an option of the wrong type or range.
-    """
-
-    scheduler: str | Scheduler = "dynamic_cp"
-    cp_sizes: str | Sequence[int] = "powers_of_two"
-    min_cp_size: int = 1
-    max_cp_size: int | None = None
-    block: int = 1
-    sequence_parallel: bool = False
-    sync: str = "microbatch"
-    microbatch_multiple: int = 1
-    max_sequences: int | None = None
-    sharding: str = "zigzag"
-    static_shapes: StaticShapes | None = None
-    per_token: tuple[str, ...] = ()
-    aligned_fields: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        get_scheduler(self.scheduler)
-        check_choice("sync", self.sync, SYNC_MODES)
-        check_choice("sharding", self.sharding, SHARDINGS)
-        check_int("microbatch_multiple", self.microbatch_multiple, minimum=1)
-        self.padding(1)
-        for name in ("per_token", "aligned_fields"):
-            object.__setattr__(self, name, check_names(name, getattr(self, name)))
-
-    def padding(self, tp_size: int) -> PaddingRule:
-        """Return the padding rule at a TP size."""
-        return PaddingRule(tp=tp_size, block=self.block, sequence_parallel=self.sequence_parallel)
-
-    def plan(
-        self, lengths: Int64Array, *, num_ranks: int, capacity: int, tp_size: int, cost: CostModel, overlong: str
-    ) -> Plan:
-        """Return the plan of a step."""
-        return make_plan(
-            lengths,
-            num_ranks=num_ranks,
-            capacity=capacity,
-            scheduler=self.scheduler,
-            cost=cost,
-            cp_sizes=self.cp_sizes,
-            min_cp_size=self.min_cp_size,
-            max_cp_size=self.max_cp_size,
-            padding=self.padding(tp_size),
-            sync=self.sync,
-            microbatch_multiple=self.microbatch_multiple,
-            max_sequences=self.max_sequences,
-            on_empty="dummy",
-            overlong=overlong,
-        )
+__all__ = ["CPSteps", "PlannedCPSteps", "packed_fields"]
 
 
 def packed_fields(batch: PackedBatch) -> dict[str, Any]:
@@ -132,109 +47,75 @@ def packed_fields(batch: PackedBatch) -> dict[str, Any]:
     }
 
 
-class PlannedCPSteps(SamplerSteps):
-    """Makes steps from a batch sampler; the window is the whole step, and samples are cut as the plan says.
+class CPSteps(SamplerSteps):
+    """What both ways to planned CP share: the window is the whole step, and samples are cut as the plan says.
 
     Args:
         communicator: of the constructors: the DPxCP domain.
-        rounds: what the sampler gives this member.
-        reader: of the dataset.
-        metadata_fn: where given, its `pack_tokens` must be the length of each sample.
+        source: of samples.
         collate_fn: from a `PackedBatch` to what the model takes; None: `packed_fields`.
-        options: how to plan and cut.
-        capacity: padded tokens of a row on one rank.
-        tp_size: of the mesh.
-        cost: what is minimised.
-        overlong: what becomes of samples that fit nowhere.
-        planner: member that plans.
-        broadcast: whether it alone does.
-        logs: whether what was decided is logged.
-        num_dropped: samples that the sampler leaves out of every epoch.
+        planner: of steps.
     """
 
     def __init__(
         self,
         communicator: Communicator,
+        source: SamplerSource,
         *,
-        rounds: SamplerRounds,
-        reader: SampleReader,
-        metadata_fn: Callable[[Any], SampleMetadata] | None,
         collate_fn: Callable[[PackedBatch], Any] | None,
-        options: CPPlanning,
-        capacity: int,
-        tp_size: int,
-        cost: CostModel,
-        overlong: str,
-        planner: int,
-        broadcast: bool,
-        logs: bool,
-        num_dropped: int,
+        planner: CPPlanner,
     ) -> None:
-        super().__init__(communicator, rounds, num_dropped)
-        self._reader = reader
-        self._metadata_fn = metadata_fn
+        super().__init__(communicator, source)
         self._collate_fn = collate_fn
-        self._options = options
-        self._capacity = capacity
-        self._tp_size = tp_size
-        self._cost = cost
-        self._overlong = overlong
         self._planner = planner
-        self._broadcast = broadcast
-        self._logs = logs
 
-    def plan_step(self, epoch: int, step: int) -> Draft | None:
-        """Return the next step as it is planned, or None at the end of the epoch. Collective."""
-        communicator = self._communicator
-        with self.stages.stage("read"), tell_failure(communicator):
-            self.stages.check()
-            rounds = self._rounds.next_step()
-            indices = [index for found in rounds for index in found.indices]
-            samples = self._reader.read(indices)
-            self._check_metadata(samples)
-            state = self._rounds.state()
-        with self.stages.stage("plan"):
-            heard = all_gather_trees(
-                communicator, {"at": [epoch, step], "num_rounds": len(rounds), "ids": np.array(indices, np.int64)}
-            )
-            require_same_place([tuple(part["at"]) for part in heard], communicator.ranks)
-            _require_same_rounds(communicator, [part["num_rounds"] for part in heard])
-            if not rounds:
-                return None
-            ids = np.concatenate([part["ids"] for part in heard])
-            gathered = gather_samples(communicator, samples, per_token=self._options.per_token)
-            _refuse_empty(gathered, ids)
-            planned = share_plans(
-                communicator, self._planner, lambda: self._planned(gathered), broadcast=self._broadcast
-            )
-            plan, dummies = align_fields(planned.plans[0], gathered.table, self._options.aligned_fields)
-            planned = replace(planned, plans=(plan,))
-            if self._logs and communicator.rank == self._planner:
-                report(planned)
-        return Draft(
-            planned=planned, build=lambda: self._build(gathered, planned, dummies, ids, epoch, step, source_state=state)
-        )
+    def _gather_step(
+        self, epoch: int, step: int, num_rounds: int, **columns: Int64Array
+    ) -> tuple[dict[str, Int64Array], Int64Array] | None:
+        """Return the columns of all members, joined, and who told each line; None at the end. Collective."""
+        told = {"at": [epoch, step], "num_rounds": num_rounds, "columns": columns}
+        heard = all_gather_trees(self._communicator, told)
+        if require_same_step(heard, self._communicator.ranks) == 0:
+            return None
+        return join_columns([part["columns"] for part in heard])
 
-    def _build(
+    def _gather_samples(self, samples: Sequence[Any]) -> GatheredSamples:
+        """Tell of the samples that were read here, and learn of those of all. Collective."""
+        return gather_samples(self._communicator, samples, per_token=self._planner.options.per_token)
+
+    def _exchange(
         self,
         gathered: GatheredSamples,
+        plan: Plan,
+        *,
         planned: Planned,
-        dummy_fields: Any,
         ids: Int64Array,
         epoch: int,
         step: int,
-        *,
         source_state: Mapping[str, Any] | None,
+        dummy_fields: Mapping[str, BoolArray] | None = None,
     ) -> Step:
-        communicator = self._communicator
+        """Return the step of a plan for the samples as they were gathered, and of these. Collective.
+
+        Args:
+            gathered: the samples, where they are.
+            plan: what to carry out; sequence i is sample i of `gathered`.
+            planned: what was decided.
+            ids: int64[n], dataset index of each sample.
+            epoch: epoch.
+            step: step in the epoch.
+            source_state: where the source is after the step.
+            dummy_fields: bins that get a stand-in, by field.
+        """
+        communicator, options = self._communicator, self._planner.options
         before = communicator.counters.bytes_sent
         with self.stages.stage("exchange"):  # which packs, too
             packed = exchange_samples(
                 communicator,
                 gathered,
-                planned.plans[0],
-                sharding=self._options.sharding,
-                static_shapes=self._options.static_shapes,
+                plan,
+                sharding=options.sharding,
+                static_shapes=options.static_shapes,
                 dummy_fields=dummy_fields,
             )[communicator.rank]
         sent = communicator.counters.bytes_sent - before
@@ -242,30 +123,6 @@ class PlannedCPSteps(SamplerSteps):
             self.stages.check()
             batches = tuple(self._batch(batch, ids, epoch, step) for batch in packed)
         return Step(batches=batches, planned=planned, source_state=source_state, bytes_sent=sent)
-
-    def _planned(self, gathered: GatheredSamples) -> Planned:
-        plan, table = self._plan(gathered), gathered.table
-        reader = table.holders[table.holder_offsets[:-1]]
-        columns = self._cost.columns(table.lengths)
-        alone = self._cost.bin_time(columns, np.ones(len(columns), np.int64), np.zeros(len(columns), np.bool_))
-        of_bin = plan.entry_bin
-        leaves = (plan.cp_size[of_bin] > 1) | (plan.first_rank[of_bin] != reader[plan.sequence_ids])
-        return Planned(
-            plans=(plan,),
-            loads_before=tuple(np.bincount(reader, alone, minlength=self._communicator.size).tolist()),
-            loads_after=tuple(plan.rank_times(self._cost).sum(axis=0).tolist()),
-            num_moved=int(np.unique(plan.sequence_ids[leaves]).size),
-        )
-
-    def _plan(self, gathered: GatheredSamples) -> Plan:
-        return self._options.plan(
-            gathered.table.lengths,
-            num_ranks=self._communicator.size,
-            capacity=self._capacity,
-            tp_size=self._tp_size,
-            cost=self._cost,
-            overlong=self._overlong,
-        )
 
     def _batch(self, batch: PackedBatch, ids: Int64Array, epoch: int, step: int) -> LoaderBatch:
         data = packed_fields(batch) if self._collate_fn is None else call_user("collate_fn", self._collate_fn, batch)
@@ -286,6 +143,78 @@ class PlannedCPSteps(SamplerSteps):
             is_dummy=batch.is_dummy,
         )
 
+
+def join_columns(parts: Sequence[Mapping[str, Int64Array]]) -> tuple[dict[str, Int64Array], Int64Array]:
+    """Return what all members told, one behind the other, and int64[n]: the member of each line.
+
+    Example:
+        >>> columns, member = join_columns([{"ids": np.array([7])}, {"ids": np.array([8, 9])}])
+        >>> columns["ids"].tolist(), member.tolist()
+        ([7, 8, 9], [0, 1, 1])
+    """
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return columns, np.repeat(np.arange(len(parts)), [len(part["ids"]) for part in parts])
+
+
+class PlannedCPSteps(CPSteps):
+    """Makes steps whose samples are read where the sampler gave them, planned, and moved.
+
+    Args:
+        communicator: as in `CPSteps`.
+        source: of samples.
+        collate_fn: as in `CPSteps`.
+        planner: of steps.
+        metadata_fn: where given, its `pack_tokens` must be the length of each sample.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        source: SamplerSource,
+        *,
+        collate_fn: Callable[[PackedBatch], Any] | None,
+        planner: CPPlanner,
+        metadata_fn: Callable[[Any], SampleMetadata] | None,
+    ) -> None:
+        super().__init__(communicator, source, collate_fn=collate_fn, planner=planner)
+        self._metadata_fn = metadata_fn
+
+    def plan_step(self, epoch: int, step: int) -> Draft | None:
+        """Return the next step as it is planned, or None at the end of the epoch. Collective."""
+        communicator = self._communicator
+        with self.stages.stage("read"), tell_failure(communicator):
+            self.stages.check()
+            rounds = self._rounds.next_step()
+            indices = indices_of(rounds)
+            samples = self._reader.read(indices)
+            self._check_metadata(samples)
+            state = self._rounds.state()
+        with self.stages.stage("plan"):
+            told = self._gather_step(epoch, step, len(rounds), ids=np.array(indices, np.int64))
+            if told is None:
+                return None
+            ids, reader = told[0]["ids"], told[1]
+            gathered = self._gather_samples(samples)
+            _refuse_empty(gathered, ids)
+            planned = self._planner.plan(communicator, gathered.table.lengths, reader)
+            plan, dummies = align_fields(planned.plans[0], gathered.table, self._planner.options.aligned_fields)
+            planned = replace(planned, plans=(plan,))
+            self._planner.log(communicator, planned)
+
+        def build() -> Step:
+            return self._exchange(
+                gathered,
+                plan,
+                planned=planned,
+                ids=ids,
+                epoch=epoch,
+                step=step,
+                source_state=state,
+                dummy_fields=dummies,
+            )
+
+        return Draft(planned=planned, build=build)
+
     def _check_metadata(self, samples: Sequence[Any]) -> None:
         if self._metadata_fn is None:
             return
@@ -305,9 +234,3 @@ def _refuse_empty(gathered: GatheredSamples, ids: Int64Array) -> None:
     """Refuse samples without tokens: they would be in no bin, and nobody would see it."""
     if empty := ids[gathered.table.lengths == 0].tolist():
         raise ArgumentError(f"samples must have tokens: {list_offenders([f'dataset[{i}]' for i in empty])} have none")
-
-
-def _require_same_rounds(communicator: Communicator, rounds: Sequence[int]) -> None:
-    if len(set(rounds)) > 1:
-        listed = ", ".join(f"rank {rank} read {n}" for rank, n in zip(communicator.ranks, rounds, strict=True))
-        raise ArgumentError(f"the samplers of all ranks must give as many micro-batches of a step: {listed}")

@@ -10,6 +10,7 @@ import numpy as np
 from dcpack._checks import Float64Array, Int64Array
 from dcpack.comm import Communicator
 from dcpack.loader.costs import CostRule
+from dcpack.loader.policies import OwnAlgorithm
 from dcpack.loader.sharing import Planned, share_plans
 from dcpack.loader.step_metrics import imbalance, mean_cp_size_of
 from dcpack.loader.step_table import StepTable
@@ -70,6 +71,11 @@ class WindowPlanner:
     planner: int
     broadcast: bool
     logs: bool
+
+    @property
+    def needs_metadata(self) -> bool:
+        """Whether the policy looks at the whole metadata, so that it must travel."""
+        return isinstance(self.policy, OwnAlgorithm)
 
     def windows(self, num_rounds: int) -> list[range]:
         """Return the rounds of each window.

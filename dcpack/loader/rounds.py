@@ -12,10 +12,11 @@ import numpy as np
 from dcpack._checks import check_int, list_offenders
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError
+from dcpack.loader.reading import SampleReader
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.stages import Stages
 
-__all__ = ["Round", "SamplerRounds", "SamplerSteps", "check_sampler"]
+__all__ = ["Round", "SamplerRounds", "SamplerSource", "SamplerSteps", "check_sampler", "indices_of"]
 
 _NEEDED = ("__iter__", "set_epoch", "state_dict", "load_state_dict")
 _NUMBERS = ("epoch", "consumed_samples", "global_batch_size", "global_micro_batch_size")
@@ -32,6 +33,11 @@ class Round:
 
     position: int
     indices: tuple[int, ...]
+
+
+def indices_of(rounds: Sequence[Round]) -> list[int]:
+    """Return the dataset indices of some rounds, in order."""
+    return [index for found in rounds for index in found.indices]
 
 
 def check_sampler(sampler: Any, *, dp_rank: int, dp_size: int, local_batch_size: int, drop_last: bool) -> None:
@@ -124,6 +130,25 @@ class SamplerRounds:
         self._round += len(rounds)
         return rounds
 
+    def of_all_members(self, size: int) -> list[SamplerRounds]:
+        """Return the rounds of each of `size` members, from where these are.
+
+        Raises:
+            ArgumentError: the sampler is no `GlobalBatchSampler`, so what other ranks get is not known here.
+        """
+        sampler = self.sampler
+        if not isinstance(sampler, GlobalBatchSampler):
+            raise ArgumentError(f"only GlobalBatchSampler can be planned ahead, got {type(sampler).__name__}")
+        return [
+            SamplerRounds(
+                sampler.for_rank(r),
+                dp_rank=r,
+                local_batch_size=self._local_batch_size,
+                may_be_short=self._may_be_short,
+            )
+            for r in range(size)
+        ]
+
     def _next_round(self, iterator: Iterator[Sequence[int]]) -> Round | None:
         before = int(self.sampler.consumed_samples)
         try:
@@ -146,19 +171,34 @@ class SamplerRounds:
         return Round(position=before + self._dp_rank * self._local_batch_size, indices=indices)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SamplerSource:
+    """Which samples come when, and where they are read.
+
+    Attributes:
+        rounds: what the sampler gives this member.
+        reader: of the dataset.
+        num_dropped: samples that the sampler leaves out of every epoch.
+    """
+
+    rounds: SamplerRounds
+    reader: SampleReader
+    num_dropped: int
+
+
 class SamplerSteps:
     """What all modes with a batch sampler share: where they are is where the sampler is.
 
     Args:
         communicator: of the constructors.
-        rounds: what the sampler gives this member.
-        num_dropped: samples that the sampler leaves out of every epoch.
+        source: of samples.
     """
 
-    def __init__(self, communicator: Communicator, rounds: SamplerRounds, num_dropped: int) -> None:
+    def __init__(self, communicator: Communicator, source: SamplerSource) -> None:
         self._communicator = communicator
-        self._rounds = rounds
-        self.num_dropped = num_dropped
+        self._rounds = source.rounds
+        self._reader = source.reader
+        self.num_dropped = source.num_dropped
         self.stages = Stages()
 
     def tell(self, error: BaseException) -> None:

@@ -12,9 +12,9 @@ from dcpack.comm import Backend
 from dcpack.errors import ArgumentError
 from dcpack.loader.config import DistributedDatasetConfig
 from dcpack.loader.costs import CostRule
+from dcpack.loader.cp_planner import CPPlanning
 from dcpack.loader.deliver import check_batch_spec
 from dcpack.loader.metadata_mode import Metadata, open_metadata
-from dcpack.loader.planned_cp import CPPlanning
 from dcpack.loader.policies import choose_policy, plans_cp
 from dcpack.loader.roles import Roles
 from dcpack.loader.rounds import check_sampler
@@ -190,9 +190,10 @@ class Request:
     def _check_metadata_use(self, mode: str) -> None:
         if self.metadata is not None and self.metadata_fn is not None:
             raise ArgumentError("metadata and metadata_fn exclude each other: give one")
-        if mode == "metadata" and self.metadata is None:
+        by_index = self.config.metadata_mode and mode != "external"
+        if by_index and self.metadata is None:
             raise ArgumentError("metadata_mode needs metadata (lengths by index), not metadata_fn")
-        if mode != "metadata" and self.metadata is not None:
+        if not by_index and self.metadata is not None:
             raise ArgumentError("metadata is for metadata_mode=True; here samples are described by metadata_fn")
         needs_fn = mode == "external" or (mode == "online" and not self.config.repack_sequences)
         if needs_fn and self.metadata_fn is None:
@@ -248,7 +249,7 @@ class Request:
     def _check_planned_cp(self, rule: CostRule) -> None:
         config = self.config
         refused = [name for name in ("split_fn", "pack_fn", "balancing_algorithm") if getattr(self, name) is not None]
-        refused += [name for name in ("metadata_mode", "repack_sequences", "packing_budgets") if getattr(config, name)]
+        refused += [name for name in ("repack_sequences", "packing_budgets") if getattr(config, name)]
         refused += ["min_balance_gain"] * (config.min_balance_gain > 0)
         if refused:
             raise ArgumentError(f"a scheduler that plans CP does not go with {list_offenders(refused)}")
@@ -256,6 +257,13 @@ class Request:
             raise ArgumentError(
                 f"balance_window_size must be 1 where CP is planned, as the window is the whole step, got "
                 f"{config.balance_window_size}"
+            )
+        planning = self.cp_planning()
+        assert planning is not None
+        if config.metadata_mode and planning.aligned_fields:
+            raise ArgumentError(
+                "aligned_fields does not go with metadata_mode: which fields samples have is not known before they are "
+                "read, and the plan comes first"
             )
         if rule.of_metadata is not None:
             raise ArgumentError("cost_model must be a dcpack.CostModel where CP is planned: it prices lengths")

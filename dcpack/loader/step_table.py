@@ -20,7 +20,15 @@ from dcpack.loader.costs import CostRule, RowCosts
 from dcpack.loader.types import PackingConstraints, SampleKey, SampleMetadata, WorkloadCost
 from dcpack.loader.windows import Window
 
-__all__ = ["LocalSample", "StepTable", "describe", "gather_table", "merge_table", "require_same_place"]
+__all__ = [
+    "LocalSample",
+    "StepTable",
+    "describe",
+    "gather_table",
+    "merge_table",
+    "require_same_place",
+    "require_same_step",
+]
 
 _COLUMNS: tuple[str, ...] = ("position", "part", "dataset_index", "tokens", "num_valid", "num_bytes", "round", "row")
 
@@ -169,6 +177,19 @@ def merge_table(
     parts: Sequence[Mapping[str, Any]], ranks: Sequence[int], constraints: PackingConstraints
 ) -> StepTable | None:
     """Return the table of what all members described (`describe`), by member; errors as in `gather_table`. Pure."""
+    if require_same_step(parts, ranks) == 0:
+        return None
+    if faults := [fault for part in parts for fault in part["faults"]]:
+        raise InfeasibleError(f"samples that fit in no row: {list_offenders(faults)}")
+    return _merge(parts, constraints)
+
+
+def require_same_step(parts: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> int:
+    """Return how many rounds all members have of a step, by ``at`` and ``num_rounds`` in what they told.
+
+    Raises:
+        ArgumentError: members are at different steps, or have other numbers of rounds; names who has what.
+    """
     require_same_place([tuple(part["at"]) for part in parts], ranks)
     rounds = [part["num_rounds"] for part in parts]
     if len(set(rounds)) > 1:
@@ -176,11 +197,7 @@ def merge_table(
         raise ArgumentError(
             f"the samplers of all ranks must give as many micro-batches of a step: {list_offenders(listed)}"
         )
-    if rounds[0] == 0:
-        return None
-    if faults := [fault for part in parts for fault in part["faults"]]:
-        raise InfeasibleError(f"samples that fit in no row: {list_offenders(faults)}")
-    return _merge(parts, constraints)
+    return rounds[0]
 
 
 def require_same_place(places: Sequence[tuple[int, int]], ranks: Sequence[int]) -> None:

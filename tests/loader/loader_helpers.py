@@ -41,6 +41,16 @@ def config(**options: Any) -> DistributedDatasetConfig:
     return DistributedDatasetConfig(**values)
 
 
+def by_index(mode: str) -> bool:
+    """Whether a mode knows lengths by index."""
+    return mode in ("metadata", "planned_cp_metadata")
+
+
+def plans_cp(mode: str) -> bool:
+    """Whether a mode plans CP."""
+    return mode in ("planned_cp", "planned_cp_metadata")
+
+
 def domain(num_ranks: int) -> Topology:
     return Topology.of_domain(num_ranks)
 
@@ -81,8 +91,8 @@ def sampler(size: int = 12, num_samples: int = len(LENGTHS), **options: Any) -> 
 
 def settings(mode: str, local: int, backend: Any, **options: Any) -> DistributedDatasetConfig:
     """The configuration of a mode: windows of two micro-batches, but under planned CP."""
-    window = {} if mode == "planned_cp" else {"balance_window_size": 2}
-    values = {"local_batch_size": local, "metadata_mode": mode == "metadata", **window, **options}
+    window = {} if plans_cp(mode) else {"balance_window_size": 2}
+    values = {"local_batch_size": local, "metadata_mode": by_index(mode), **window, **options}
     return config(communication_backend=backend, **values)
 
 

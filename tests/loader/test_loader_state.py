@@ -19,6 +19,7 @@ from dcpack.loader import CPPlanning
 from loader_helpers import (  # isort: skip
     LENGTHS,
     Numbered,
+    by_index,
     by_step,
     config,
     describe,
@@ -26,6 +27,7 @@ from loader_helpers import (  # isort: skip
     mesh,
     on_ranks,
     plain_steps,
+    plans_cp,
     sampler,
 )
 
@@ -33,6 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": describe},
     "metadata": {"metadata": LENGTHS},
     "planned_cp": {"scheduler": "dynamic_cp"},
+    "planned_cp_metadata": {"scheduler": "dynamic_cp", "metadata": LENGTHS},
 }
 SAMPLERS: list[dict[str, Any]] = [{}, {"shuffle_buffer": 9}]
 
@@ -43,8 +46,8 @@ def make(
     settings = config(
         seq_len=64,
         local_batch_size=local,
-        metadata_mode=mode == "metadata",
-        balance_window_size=1 if mode == "planned_cp" else window,
+        metadata_mode=by_index(mode),
+        balance_window_size=1 if plans_cp(mode) else window,
     )
     topology = options.pop("topology", domain(communicator.size))
     return build_distributed_dataloader(Numbered(), topology, settings, batch_sampler=sampler(**options), **MODES[mode])
@@ -415,7 +418,7 @@ def test_a_dataset_that_fails_on_one_rank_is_an_error_on_all(mode: str) -> None:
         loader = build_distributed_dataloader(
             data,
             mesh(dp=2, tp=2),
-            config(local_batch_size=2, metadata_mode=mode == "metadata"),
+            config(local_batch_size=2, metadata_mode=by_index(mode)),
             batch_sampler=sampler(),
             **MODES[mode],
         )

@@ -18,6 +18,7 @@ from dcpack.loader import CPPlanning
 from loader_helpers import (  # isort: skip
     LENGTHS,
     Numbered,
+    by_index,
     by_step,
     config,
     describe,
@@ -25,6 +26,7 @@ from loader_helpers import (  # isort: skip
     mesh,
     on_ranks,
     plain_steps,
+    plans_cp,
     rows_of,
     sampler,
 )
@@ -39,6 +41,7 @@ MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": describe},
     "metadata": {"metadata": LENGTHS},
     "planned_cp": {"scheduler": "dynamic_cp"},
+    "planned_cp_metadata": {"scheduler": "dynamic_cp", "metadata": LENGTHS},
 }
 
 
@@ -55,7 +58,7 @@ def run(
 
 
 def constructors(layout: Topology, mode: str) -> list[int]:
-    axes = ("dp", "cp") if mode == "planned_cp" else ("dp",)
+    axes = ("dp", "cp") if plans_cp(mode) else ("dp",)
     return [rank for rank in range(4) if all(c == 0 for a, c in layout.coordinates(rank).items() if a not in axes)]
 
 
@@ -67,12 +70,12 @@ def test_every_step_is_the_plain_samplers(layout: str, mode: str) -> None:
     settings = config(
         local_batch_size=12 // len(builders) // 3,
         seq_len=32,
-        metadata_mode=mode == "metadata",
-        balance_window_size=1 if mode == "planned_cp" else 2,
+        metadata_mode=by_index(mode),
+        balance_window_size=1 if plans_cp(mode) else 2,
     )
     results = run(topology, settings, **MODES[mode])
     wanted = plain_steps(53, global_batch_size=12, seed=5)
-    if mode == "planned_cp":
+    if plans_cp(mode):
         # Each bin on its first rank: siblings hold slices of the same samples.
         outputs = [[b for b in results[rank][0] if b.cp_rank == 0] for rank in builders]
     else:
@@ -95,7 +98,7 @@ def test_every_step_is_the_plain_samplers(layout: str, mode: str) -> None:
 @pytest.mark.parametrize("layout", ["dp2xtp2", "pp2xdp2"])
 def test_peers_get_what_their_constructor_gets(layout: str, mode: str) -> None:
     topology = LAYOUTS[layout]
-    results = run(topology, config(local_batch_size=2, seq_len=32, metadata_mode=mode == "metadata"), **MODES[mode])
+    results = run(topology, config(local_batch_size=2, seq_len=32, metadata_mode=by_index(mode)), **MODES[mode])
     other = "tp" if layout == "dp2xtp2" else "pp"
     for group in topology.groups((other,)):
         first, second = (results[rank][0] for rank in group)
@@ -140,7 +143,7 @@ def test_costs_18_and_2_become_10_and_10(mode: str, broadcast: bool) -> None:
     )
 
     def body(communicator: Communicator) -> tuple[list[int], Any]:
-        settings = config(seq_len=8, local_batch_size=2, metadata_mode=mode == "metadata", broadcast_plan=broadcast)
+        settings = config(seq_len=8, local_batch_size=2, metadata_mode=by_index(mode), broadcast_plan=broadcast)
         order = sampler(4, 4, shuffle=False)
         loader = build_distributed_dataloader(Numbered([5] * 4), domain(2), settings, batch_sampler=order, **arguments)
         (batch,) = loader
@@ -184,7 +187,7 @@ def test_valid_tokens_are_counted_here_and_over_the_step() -> None:
     for mode, arguments in MODES.items():
 
         def body(communicator: Communicator, mode: str = mode, arguments: Any = arguments) -> list[Any]:
-            settings = config(local_batch_size=1, metadata_mode=mode == "metadata")
+            settings = config(local_batch_size=1, metadata_mode=by_index(mode))
             return list(
                 build_distributed_dataloader(
                     Labelled(), domain(4), settings, batch_sampler=sampler(shuffle=False), **arguments
@@ -410,7 +413,7 @@ def test_an_algorithm_of_ones_own_sees_the_window_in_global_order(mode: str) -> 
         policy = Keep()
         lengths = LENGTHS[:8]
         arguments: dict[str, Any] = {"metadata": lengths} if mode == "metadata" else {"metadata_fn": describe}
-        settings = config(local_batch_size=2, balance_window_size=2, metadata_mode=mode == "metadata")
+        settings = config(local_batch_size=2, balance_window_size=2, metadata_mode=by_index(mode))
         order = sampler(8, 8, shuffle=False)
         list(
             build_distributed_dataloader(

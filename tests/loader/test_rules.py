@@ -113,7 +113,13 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({**CP}, {"min_balance_gain": 0.1}, "a scheduler that plans CP does not go with min_balance_gain"),
     ({**CP}, {"packing_budgets": {"x": 1}}, "a scheduler that plans CP does not go with packing_budgets"),
     ({**CP, "balancing_algorithm": "balanced"}, {}, "a scheduler that plans CP does not go with balancing_algorithm"),
-    ({**CP, "metadata": LENGTHS}, {"metadata_mode": True}, "metadata is for metadata_mode=True"),
+    ({**CP, "metadata": LENGTHS}, {}, "metadata is for metadata_mode=True"),
+    ({**CP}, {"metadata_mode": True}, "metadata_mode needs metadata"),
+    (
+        {**META, "scheduler": CPPlanning(aligned_fields=("pixel_values",))},
+        {"metadata_mode": True},
+        "aligned_fields does not go with metadata_mode",
+    ),
     ({**CP, "cost_model": lambda m: WorkloadCost()}, {}, "cost_model must be a dcpack.CostModel where CP is planned"),
     (
         {**CP, **EXTERNAL},

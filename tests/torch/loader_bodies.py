@@ -33,6 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": loader_helpers.describe},
     "metadata": {"metadata": loader_helpers.LENGTHS},
     "planned_cp": {"scheduler": "dynamic_cp"},
+    "planned_cp_metadata": {"scheduler": "dynamic_cp", "metadata": loader_helpers.LENGTHS},
 }
 STEPS_SIZE, STEPS_SAMPLES = 12, 150  # 12 steps, and 6 samples that no epoch hands out
 LONG_SIZE, LONG_SAMPLES = 4, 200  # 50 steps
@@ -49,10 +50,12 @@ def modes_on_a_mesh(rank: int, size: int, axes: dict[str, int]) -> dict[str, Any
     for mode, arguments in MODES.items():
         builders = 1
         for axis, length in axes.items():
-            builders *= length if axis == "dp" or (axis == "cp" and mode == "planned_cp") else 1
+            builders *= length if axis == "dp" or (axis == "cp" and loader_helpers.plans_cp(mode)) else 1
         moves = mock.patch.object(Communicator, "all_to_all", _forbidden)
         with moves if mode == "metadata" else contextlib.nullcontext():
-            found[mode] = loader_helpers.one_epoch(mesh, settings(mode, 4 // builders), **arguments)
+            # Samples have up to 29 tokens: with planned CP some must be shared.
+            capacity = {"seq_len": 20} if loader_helpers.plans_cp(mode) else {}
+            found[mode] = loader_helpers.one_epoch(mesh, settings(mode, 4 // builders, **capacity), **arguments)
     return found
 
 
@@ -79,7 +82,7 @@ def build_steps(
 ) -> DistributedDataLoader:
     """A loader of 12 steps, or of more, on any number of ranks that divides a global batch."""
     lengths = np.random.default_rng(3).integers(1, 40, num_samples)
-    arguments: dict[str, Any] = {"metadata": lengths} if mode == "metadata" else MODES[mode]
+    arguments = {**MODES[mode], **({"metadata": lengths} if loader_helpers.by_index(mode) else {})}
     return build_distributed_dataloader(
         loader_helpers.Numbered(lengths),
         Topology.of_domain(num_ranks),

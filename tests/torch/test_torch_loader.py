@@ -41,7 +41,7 @@ def test_modes_and_layouts(launch: Callable[..., Any], layout: str):
     topology = loader_helpers.mesh(**axes)
     wanted = loader_helpers.plain_steps(53, global_batch_size=12, seed=5)
     for mode in loader_bodies.MODES:
-        data_axes = ("dp", "cp") if mode == "planned_cp" else ("dp",)
+        data_axes = ("dp", "cp") if loader_helpers.plans_cp(mode) else ("dp",)
         lanes = topology.groups([axis for axis in axes if axis not in data_axes])
         builders = [lane[0] for lane in lanes]
         batches = [batch for rank in builders for batch in results[rank][mode][0]]
@@ -57,9 +57,13 @@ def test_modes_and_layouts(launch: Callable[..., Any], layout: str):
                 same = [{**batch, "cp_ranks": None} for batch in mine]
                 assert [{**batch, "cp_ranks": None} for batch in theirs] == same
                 assert len(mine) > 0
+        assert {batch["cp_size"] for batch in batches} >= ({1, 2} if loader_helpers.plans_cp(mode) else {1})
         for rank in range(4):
             assert results[rank][mode][2:] == results[0][mode][2:]
             assert all(batch["cp_ranks"][batch["cp_rank"]] == rank for batch in results[rank][mode][0])
+    # From lengths by index the plan is the same, and so are the batches; who reads is not.
+    assert all(found["planned_cp_metadata"][0] == found["planned_cp"][0] for found in results)
+    assert any(found["planned_cp_metadata"][1] != found["planned_cp"][1] for found in results)
 
 
 def test_costs_18_and_2_become_10_and_10(launch: Callable[..., Any]):
