@@ -105,7 +105,7 @@ def test_resumes_on_4_2_3_and_4_ranks(launch: Callable[..., Any]):
 
 
 def test_two_resumes_and_a_pending_sample(launch: Callable[..., Any]):
-    """Stop after 30 steps, resume, stop after 10 more, resume: on at 40. Saved after the first bin: the second comes."""
+    """Stop after 30 steps, resume, stop after 10, resume: on at 40. Saved after the first bin: the second comes."""
     wanted = loader_helpers.plain_steps(loader_bodies.LONG_SAMPLES, global_batch_size=loader_bodies.LONG_SIZE, seed=5)
     states: dict[str, str] = {}
     found: dict[str, dict[int, Counter[int]]] = {mode: {} for mode in loader_bodies.MODES}
