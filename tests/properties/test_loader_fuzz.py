@@ -14,6 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "loader_fuzz.py"
 
 
 def load() -> ModuleType:
+    sys.path.append(str(SCRIPT.parent))  # where its other files are
     spec = importlib.util.spec_from_file_location("loader_fuzz", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -24,16 +25,21 @@ def load() -> ModuleType:
 
 
 FUZZ = load()
+SEEDS = range(1000, 1024)
 
 
-@pytest.mark.parametrize("seed", range(1000, 1016))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_loader_does_what_the_model_says(seed: int) -> None:
     FUZZ.check_case(FUZZ.draw_case(seed))
 
 
 def test_the_cases_are_not_empty_ones() -> None:
-    cases = [FUZZ.draw_case(seed) for seed in range(1000, 1016)]
-    assert {case.mode for case in cases} == {"online", "metadata", "repack", "planned_cp"}
-    assert sum(len(case.lengths) >= 2 * case.global_batch_size for case in cases) >= 8
-    assert any(case.meshes[0] != case.meshes[1] and case.stop_after for case in cases)
-    assert re.search("resumed after [1-9]", FUZZ.check_case(next(c for c in cases if c.stop_after > 9)))
+    cases = [FUZZ.draw_case(seed) for seed in SEEDS]
+    modes = {"online", "metadata", "repack", "planned_cp", "planned_cp_metadata", "external"}
+    assert {case.mode for case in cases} == modes
+    native = [case for case in cases if case.mode != "external"]
+    assert sum(len(case.lengths) >= 2 * case.global_batch_size for case in native) >= 8
+    assert any(case.meshes[0] != case.meshes[1] and case.stop_after for case in native)
+    assert re.search("resumed after [1-9]", FUZZ.check_case(next(c for c in native if c.stop_after > 9)))
+    external = [case for case in cases if case.mode == "external"]
+    assert any(len(case.groups[0]) > 1 and case.num_steps > 1 and case.stop_after for case in external)
