@@ -22,6 +22,8 @@ from dcpack.layout import IGNORED_LABEL
 
 __all__ = ["NORMALISERS", "averaging_factor", "count_valid_tokens", "token_weights", "valid_token_mask"]
 
+_ANY = int(np.iinfo(np.int64).min)
+
 NORMALISERS = ("token", "sequence", "group")
 """The mean over tokens; over sequences of their token means; over prompt groups of the token means of each group."""
 
@@ -43,7 +45,7 @@ def valid_token_mask(labels: Any, loss_mask: Any = None) -> npt.NDArray[np.bool_
         >>> valid_token_mask([5, -100, 7], [1.0, 1.0, 0.0]).tolist()
         [True, False, False]
     """
-    labels = as_integers("labels", labels, minimum=np.iinfo(np.int64).min)
+    labels = as_integers("labels", labels, minimum=_ANY)
     valid = labels != IGNORED_LABEL
     if loss_mask is None:
         return valid

@@ -25,6 +25,7 @@ __all__ = ["all_gather_trees", "broadcast_tree", "decode_tree", "encode_tree", "
 
 _ALIGNMENT = 16
 _PLAIN = (type(None), bool, int, float, str)
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 def broadcast_tree(communicator: Communicator, tree: Any, root: int) -> Any:
@@ -109,7 +110,7 @@ def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> A
 
 
 def _header_of(writer: _Writer, tree: Any) -> bytes:
-    return json.dumps(writer.node(tree, "tree"), separators=(",", ":")).encode("ascii")
+    return _JSON.encode(writer.node(tree, "tree")).encode("ascii")
 
 
 def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:

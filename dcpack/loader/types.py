@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,7 +172,9 @@ class SampleMetadata:
 
     def with_key(self, key: SampleKey) -> SampleMetadata:
         """Return a copy with the key; the user's object may be shared and stays as it is."""
-        keyed = copy.copy(self)  # its values are checked already
+        keyed = object.__new__(type(self))  # its values are checked already
+        for name in SampleMetadata.__slots__:
+            object.__setattr__(keyed, name, getattr(self, name))
         object.__setattr__(keyed, "key", key)
         return keyed
 
