@@ -22,6 +22,7 @@ from dcpack.comm.reader import Indexable
 from dcpack.errors import BackendError, PeerError
 from dcpack_torch.c10d import HashStore, PrefixStore, default_store
 from dcpack_torch.communicator import TorchCommunicator, grace_of
+from dcpack_torch.copies import CopyStream, device_module
 from dcpack_torch.environment import current_launch
 from dcpack_torch.groups import GroupPool
 from dcpack_torch.libraries import GlooLibrary, HcclLibrary, Library, NcclLibrary
@@ -84,6 +85,7 @@ class TorchBackend(Backend):
         self._library = self._library_kind(self._launch, device)
         self._process_group = group
         self._world: TorchCommunicator | None = None
+        self._copy_streams: dict[torch.device, CopyStream] = {}
 
     @classmethod
     def available(cls) -> tuple[bool, str]:
@@ -135,6 +137,27 @@ class TorchBackend(Backend):
             return upload(tensor) if tensor.device.type == "cpu" else tensor.to(target)
 
         return map_tensors(array, place, upload)
+
+    def begin_copy(self, array: Any, device: Any = None) -> Callable[[], Any]:
+        """Begin what `to_device` does; to CUDA and NPU devices on a stream of its own, see `CopyStream`."""
+        target = self._own_if_same_kind(device)
+        module = device_module(target)
+        if module is None:
+            return super().begin_copy(array, device)
+        if target.index is None:
+            target = torch.device(target.type, module.current_device())
+        if target not in self._copy_streams:
+            self._copy_streams[target] = CopyStream(module, target)
+        return self._copy_streams[target].begin(array)
+
+    def copies_in_threads(self, device: Any) -> bool:
+        """Return whether it is known which device is meant: each thread has a current one of its own."""
+        return self._own_if_same_kind(device).index is not None
+
+    def _own_if_same_kind(self, device: Any) -> torch.device:
+        """Return a device; where its number is left open, that of this process, if that is of the kind."""
+        target = self.device if device is None else torch.device(device)
+        return self.device if target.index is None and target.type == self.device.type else target
 
     def describe_mesh(self, mesh: Any) -> MeshAxes:
         """Return the axes and ranks of a `DeviceMesh` with names for its axes, or of a `Topology`."""

@@ -7,7 +7,7 @@ It moves real bytes between threads, and it is the specification of all other ba
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dcpack.comm.backend import Backend
 from dcpack.comm.communicator import Communicator
@@ -75,6 +75,11 @@ class FakeBackend(Backend):
             raise ArgumentError(f"a fake world with {what} exists only inside run_ranks(num_ranks, fn)")
         world = make_world(1, self.deadline_s, self.max_message_bytes, ())
         return FakeCommunicator(world.root, 0)
+
+    def copies_in_threads(self, device: Any) -> bool:
+        """Return True: there is nothing to copy."""
+        del device
+        return True
 
     def run(self, fn: Callable[[Communicator], _Result]) -> list[_Result]:
         """Run `fn(communicator)` on all ranks with the options of this back end; see `run_ranks`."""

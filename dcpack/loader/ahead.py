@@ -110,6 +110,23 @@ class StepsAhead:
             return None if step is None else step.planned
         return None if self._draft is None else self._draft.planned
 
+    def when_made(self, callback: Callable[[Step], None], *, in_thread: bool) -> None:
+        """Have `callback` called with the step that is ahead: now if it is made, else in the thread when it is.
+
+        Args:
+            callback: raises nothing.
+            in_thread: whether it may be called there; if not, and the step is not made, it is not called at all.
+        """
+        if self._result is None or not (in_thread or self._result.done()):
+            return
+
+        def call(result: Future[Step | None]) -> None:
+            made = None if result.cancelled() or result.exception() is not None else result.result()
+            if made is not None:
+                callback(made)
+
+        self._result.add_done_callback(call)
+
     def tell(self, error: BaseException) -> None:
         """Have the other constructors learn of an error here; of a step that failed they have heard.
 

@@ -1,9 +1,10 @@
-"""Copies to the device ahead of the training: the next micro-batches of a rank that builds them itself."""
+"""Copies to the device ahead of the training: of the next micro-batches of a rank that builds them itself."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dcpack.comm import Backend
@@ -11,24 +12,36 @@ from dcpack.loader.batches import LoaderBatch
 
 __all__ = ["DeviceQueue"]
 
+_Copy = Callable[[], Any]
+
 
 class DeviceQueue:
     """Puts batches on the device: some when they are asked for, some before.
 
-    Copies are begun on the caller's thread and run beside the kernels that are queued already, as far as the back end's
-    `to_device` does not wait.
+    Two threads may begin copies: the one that trains, of what waits, and the one that made the next step, of its first
+    batches. What is on the device ahead of the batch that is handed out is never more than `depth`.
 
     Args:
-        backend: whose `to_device` copies.
+        backend: whose `begin_copy` and `to_device` copy.
         device: where to; None leaves batches where they are.
-        depth: most batches on the device ahead of the one that is handed out; 0: each when it is asked for.
+        depth: most batches on the device ahead of the one that is handed out; 0: each when it is asked for. On the CPU
+            it is 0.
     """
 
     def __init__(self, backend: Backend, device: Any, depth: int) -> None:
         self._backend = backend
         self._device = device
         self._depth = 0 if device is None or str(device).partition(":")[0] == "cpu" else depth
-        self._copies: deque[Any] = deque()  # of the first batches that wait
+        self._lock = threading.Lock()
+        self._copies: deque[_Copy] = deque()  # of the first batches that wait
+        self._next: list[_Copy] = []  # of the first batches of the next step
+        self._present: Sequence[LoaderBatch] = ()
+
+    def begin_step(self, batches: Sequence[LoaderBatch]) -> None:
+        """Go on with the copies of a step that is now the present one."""
+        with self._lock:
+            self._present = batches
+            self._copies, self._next = deque(self._next), []
 
     def take(self, batch: LoaderBatch, *, is_own: bool) -> LoaderBatch:
         """Return `batch` on the device.
@@ -40,21 +53,45 @@ class DeviceQueue:
         if self._device is None:
             return batch
         if is_own and self._copies:
-            return batch.with_data(self._copies.popleft())
-        return batch.with_data(self._copy(batch))
+            return batch.with_data(self._copies.popleft()())
+        return batch.with_data(self._backend.to_device(batch.data, self._device))
 
-    def stage(self, waiting: Sequence[LoaderBatch]) -> None:
-        """Begin copies of the first of the batches that wait, as far as the depth goes.
+    def stage(self, waiting: Sequence[LoaderBatch]) -> int:
+        """Begin copies of the first batches that wait, and return how many more may be, of the next step.
 
         Args:
-            waiting: batches in the order in which they will be taken.
+            waiting: the rest of the present step.
         """
         for number in range(len(self._copies), min(self._depth, len(waiting))):
-            self._copies.append(self._copy(waiting[number]))
+            self._copies.append(self._begin(waiting[number]))
+        return max(0, self._depth - len(waiting))
+
+    def stage_next(self, batches: Sequence[LoaderBatch], most: int) -> None:
+        """Begin copies of the first batches of the step behind the present one; from any thread.
+
+        Args:
+            batches: all of that step. Those of the present step are left alone: it came to be while this call did.
+            most: how many of them may be on the device.
+        """
+        with self._lock:
+            if batches is not self._present:
+                self._next += [self._begin(batch) for batch in batches[len(self._next) : most]]
 
     def clear(self) -> None:
         """Forget the copies of batches that will not be taken."""
-        self._copies.clear()
+        with self._lock:
+            self._copies.clear()
+            self._next.clear()
 
-    def _copy(self, batch: LoaderBatch) -> Any:
-        return self._backend.to_device(batch.data, self._device)
+    def _begin(self, batch: LoaderBatch) -> _Copy:
+        try:
+            return self._backend.begin_copy(batch.data, self._device)
+        except Exception as error:
+            return _raises(error)  # where it is asked for, in the thread that trains
+
+
+def _raises(error: Exception) -> _Copy:
+    def copy() -> Any:
+        raise error
+
+    return copy

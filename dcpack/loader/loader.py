@@ -71,6 +71,7 @@ class DistributedDataLoader:
         self._delivery = delivery
         self._sampler = sampler if isinstance(sampler, GlobalBatchSampler) else None
         self._device = DeviceQueue(backend, device, device_prefetch_depth)
+        self._copies_in_thread = device is not None and backend.copies_in_threads(device)
         self._meter = StepMeter(fills_rows=fills_rows)
         self._fingerprint = dict(fingerprint)
         self._length = length
@@ -160,6 +161,7 @@ class DistributedDataLoader:
         except BaseException as error:
             self._fail(error)
             raise
+        self._stage()
 
     # ---- iteration -----------------------------------------------------------------------------------------------
 
@@ -202,12 +204,18 @@ class DistributedDataLoader:
                 f"step {batch.step}: all ranks must go on from the same step"
             )
         placed = self._device.take(batch, is_own=built is not None)
-        self._device.stage(self._pending)
+        self._stage()
         self._is_in_step = not batch.is_last
         if batch.is_last:
             self._complete_step()
         self._meter.delivered(batch, asked_at)
         return placed
+
+    def _stage(self) -> None:
+        """Begin copies to the device: of what is left of this step, then of the next one."""
+        most, device = self._device.stage(self._pending), self._device
+        if most and self._ahead is not None:
+            self._ahead.when_made(lambda step: device.stage_next(step.batches, most), in_thread=self._copies_in_thread)
 
     def _next_built(self) -> LoaderBatch | None:
         """Return the next micro-batch of a constructor; None at the end, and on ranks that receive."""
@@ -219,6 +227,7 @@ class DistributedDataLoader:
                 if step is None:
                     return None
                 self._pending.extend(step.batches)
+                self._device.begin_step(step.batches)
                 self._pending_source = step.source_state
                 self.last_planned = step.planned
                 self._meter.made(step)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dcpack import build_distributed_dataloader
+from dcpack import DistributedDataLoader, build_distributed_dataloader
 from dcpack.comm import Communicator, FakeBackend
+from dcpack.loader.devices import DeviceQueue
 
-from loader_helpers import Numbered, config, describe, domain, mesh, on_ranks, sampler  # isort: skip
+from loader_helpers import LENGTHS, Numbered, config, describe, domain, mesh, on_ranks, sampler  # isort: skip
 
 
 @pytest.fixture
@@ -29,26 +32,148 @@ def collate(rows: Any) -> Any:
     return {"ids": rows[0]["input_ids"]}
 
 
-@pytest.mark.parametrize(("device", "depth", "ahead"), [("acc:0", 0, 0), ("acc:0", 1, 1), ("acc", 2, 2), ("cpu", 2, 0)])
-def test_batches_are_copied_as_far_ahead_as_the_depth_says(
-    copied: list[Any], device: str, depth: int, ahead: int
-) -> None:
-    with build_distributed_dataloader(
-        Numbered(),
+class Copies:
+    """A back end whose copies are noted: when they begin, and when they are used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[int] = []
+        self.used: list[int] = []
+        self.threads: list[str] = []
+        self.fails_at: int | None = None
+        self._changed = threading.Condition()
+        noted = self
+
+        def begin_copy(_: FakeBackend, data: Any, device: Any) -> Any:
+            first = int(data["ids"][0])
+            if first == noted.fails_at:
+                raise MemoryError("no room on the device")
+            with noted._changed:
+                noted.begun.append(first)
+                noted.threads.append(threading.current_thread().name)
+                noted._changed.notify_all()
+
+            def finish() -> Any:
+                noted.used.append(first)
+                return {"on": device, **data}
+
+            return finish
+
+        monkeypatch.setattr(FakeBackend, "begin_copy", begin_copy)
+        monkeypatch.setattr(FakeBackend, "to_device", lambda self, data, device: self.begin_copy(data, device)())
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many have begun, and see that no more do while nothing else happens."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.begun) >= count, timeout=20)
+            assert len(self.begun) == count
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+def build(device: str, depth: int, *, steps_of: int = 12, data: Any = None) -> DistributedDataLoader:
+    return build_distributed_dataloader(
+        Numbered(LENGTHS[:24]) if data is None else data,
         domain(1),
-        config(local_batch_size=3, device_prefetch_depth=depth),  # 4 micro-batches a step
-        batch_sampler=sampler(12),
+        config(local_batch_size=3, device_prefetch_depth=depth),
+        batch_sampler=sampler(steps_of, 24),
         metadata_fn=describe,
         collate_fn=collate,
         device=device,
-    ) as loader:
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "depth", "ahead"), [("acc:0", 0, 0), ("acc:0", 1, 1), ("acc", 2, 2), ("acc", 9, 9), ("cpu", 2, 0)]
+)
+@pytest.mark.parametrize("steps_of", [3, 6, 12])  # 1, 2 and 4 micro-batches a step
+def test_batches_are_copied_as_far_ahead_as_the_depth_says(
+    copies: Copies, device: str, depth: int, ahead: int, steps_of: int
+) -> None:
+    with build(device, depth, steps_of=steps_of) as loader:
         seen = []
         for batch in loader:
             assert batch.data["on"] == device
             seen.append(int(batch.data["ids"][0]))
-            left = batch.num_microbatches - 1 - batch.microbatch  # copies are ahead within a step
-            assert len(copied) == len(seen) + min(ahead, left)
-    assert copied == seen
+            # Across the end of this step, but not of the next one; no more than two steps are in memory.
+            in_memory = (batch.step + 2) * batch.num_microbatches
+            copies.wait_for(min(len(seen) + ahead, in_memory, 8))
+    assert copies.begun == copies.used == seen
+    assert len(seen) == 8
+
+
+class Gated(Numbered):
+    """The samples of a step are read when the step before it was handed out, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__(LENGTHS[:24])
+        self.may_read = threading.Semaphore(3)
+
+    def __getitem__(self, index: int) -> Any:
+        assert self.may_read.acquire(timeout=20)
+        return super().__getitem__(index)
+
+
+def test_the_thread_of_the_loader_copies_what_it_made(copies: Copies) -> None:
+    data = Gated()
+    with build("acc", 1, steps_of=3, data=data) as loader:
+        for number, _ in enumerate(loader):
+            assert len(copies.begun) == number + 1
+            data.may_read.release(3)
+            copies.wait_for(min(number + 2, 8))
+    assert copies.threads[0] == threading.current_thread().name  # the first was asked for before it was made
+    assert copies.threads[1:] == ["dcpack-loader"] * 7
+
+
+def test_what_a_thread_may_not_copy_is_copied_by_the_one_that_trains(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeBackend, "copies_in_threads", lambda self, device: False)
+    with build("acc", 2, steps_of=6) as loader:
+        assert len(list(loader)) == 8
+    assert set(copies.threads) == {threading.current_thread().name}
+    assert copies.begun == copies.used
+
+
+def test_hooks_copy_the_next_step_too(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeBackend, "allows_threads", False)
+
+    def body(communicator: Communicator) -> list[int]:
+        ahead = []
+        with build_distributed_dataloader(
+            Numbered(LENGTHS[:24]),
+            domain(2),
+            config(local_batch_size=3, device_prefetch_depth=1),
+            batch_sampler=sampler(6, 24),
+            metadata_fn=describe,
+            collate_fn=collate,
+            device="acc",
+        ) as loader:
+            for batch in loader:
+                communicator.barrier()
+                before = len(copies.begun)
+                communicator.barrier()
+                loader.prefetch()
+                communicator.barrier()
+                ahead.append(len(copies.begun) - before)
+                communicator.barrier()
+                assert batch.is_last
+        return ahead
+
+    assert on_ranks(2, body) == [[2, 2, 2, 0]] * 2  # one on each rank
+    assert sorted(copies.begun) == sorted(copies.used)
+
+
+def test_a_copy_that_fails_ahead_is_an_error_where_it_is_asked_for(copies: Copies) -> None:
+    with build("acc", 1, steps_of=3) as loader:
+        firsts = [int(batch.data["ids"][0]) for batch in loader]
+    copies.fails_at = firsts[2]
+    with build("acc", 1, steps_of=3) as loader:
+        assert [int(next(loader).data["ids"][0]) for _ in range(2)] == firsts[:2]
+        with pytest.raises(MemoryError, match="no room on the device"):
+            next(loader)
 
 
 def test_without_a_device_nothing_is_copied(copied: list[Any]) -> None:
@@ -77,3 +202,20 @@ def test_ranks_that_receive_copy_what_they_receive(copied: list[Any]) -> None:
     first, second = on_ranks(2, body)
     assert first == second
     assert sorted(copied) == sorted(first + second)
+
+
+def test_a_step_that_was_taken_meanwhile_is_left_alone(copies: Copies) -> None:
+    """Its thread may come to the copies when the step is the present one already."""
+    backend = FakeBackend()
+    with build("acc", 0, steps_of=12) as loader:
+        batches = [replace(batch, data={"ids": batch.data["ids"]}) for batch in list(loader)[:4]]
+    copies.begun.clear()
+    queue = DeviceQueue(backend, "acc", 2)
+    queue.stage_next(batches, 1)
+    queue.begin_step(batches)
+    queue.stage_next(batches, 2)
+    assert len(copies.begun) == 1
+    queue.take(batches[0], is_own=True)
+    assert queue.stage(batches[1:]) == 0
+    assert len(copies.begun) == 3
+    assert queue.stage(batches[3:]) == 1
