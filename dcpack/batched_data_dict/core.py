@@ -110,8 +110,23 @@ class BatchedDataDict(UserDict[Any, Any]):
         return self.data
 
     def to(self, device: Any) -> Self:
-        """Move tensors, JAX arrays and the values of packed columns to `device`, in place, and return the batch."""
-        self.data = {key: kind.move(self.data[key], device) for key, kind in self._kinds().items()}
+        """Move tensors, JAX arrays and the values of packed columns to `device`, in place, and return the batch.
+
+        Raises:
+            ArgumentError: columns that cannot be there, such as NumPy arrays on a GPU; all are named, and none moves.
+        """
+        moved, refused = {}, {}
+        for key, kind in self._kinds().items():
+            try:
+                moved[key] = kind.move(self.data[key], device)
+            except ArgumentError as error:
+                refused[key] = str(error)
+        if refused:
+            columns = list_offenders([repr(key) for key in refused])
+            raise ArgumentError(
+                f"column{'s'[: len(refused) > 1]} {columns}: {'; '.join(dict.fromkeys(refused.values()))}"
+            )
+        self.data = moved
         return self
 
     # Rows.

@@ -11,12 +11,13 @@ from dcpack.cost import CostModel, get_cost
 from dcpack.errors import ArgumentError
 from dcpack.packing import PACKERS
 
-__all__ = ["GROUP_LEVELS", "DynamicBatching", "SequencePacking", "as_options"]
+__all__ = ["GROUP_LEVELS", "MOST_TOKENS", "DynamicBatching", "SequencePacking", "as_options"]
 
 GROUP_LEVELS = ("microbatch", "shard")
 """What the rows of a group may not be parted across."""
 
-_MOST = 2**31 - 1  # so that no product with a length leaves int64
+MOST_TOKENS = 2**31 - 1
+"""Tokens of a row or a micro-batch at most, so that no product leaves int64."""
 _Options = TypeVar("_Options")
 
 
@@ -53,7 +54,7 @@ class DynamicBatching:
         _set(
             self,
             **{
-                name: check_int(name, getattr(self, name), minimum=1, maximum=_MOST)
+                name: check_int(name, getattr(self, name), minimum=1, maximum=MOST_TOKENS)
                 for name in ("max_tokens_per_microbatch", "sequence_length_round")
             },
         )
@@ -93,7 +94,7 @@ class SequencePacking:
 
     def __post_init__(self) -> None:
         numbers = ("max_tokens_per_microbatch", "sequence_length_pad_multiple", "microbatch_multiple")
-        _set(self, **{name: check_int(name, getattr(self, name), minimum=1, maximum=_MOST) for name in numbers})
+        _set(self, **{name: check_int(name, getattr(self, name), minimum=1, maximum=MOST_TOKENS) for name in numbers})
         _check_key("input_lengths_key", self.input_lengths_key)
         for name in ("input_key", "group_key"):
             if getattr(self, name) is not None:

@@ -12,7 +12,7 @@ from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
 from dcpack.batched_data_dict.dynamic import batch_dynamically, padded_widths
 from dcpack.batched_data_dict.kinds import count_rows, kind_of
 from dcpack.batched_data_dict.microbatches import ShardChunk
-from dcpack.batched_data_dict.options import DynamicBatching, SequencePacking
+from dcpack.batched_data_dict.options import MOST_TOKENS, DynamicBatching, SequencePacking
 from dcpack.batched_data_dict.packing import pack_onto_shards
 from dcpack.errors import ArgumentError, InfeasibleError
 
@@ -79,6 +79,8 @@ def shard_rows(
 
 
 def _check_sizes(num_rows: int, shards: int, batch_size: int | None, is_uneven: bool, is_dynamic: bool) -> None:
+    if not isinstance(is_uneven, bool):
+        raise ArgumentError(f"allow_uneven_shards must be True or False, got {is_uneven!r}")
     if is_uneven and batch_size is not None:
         raise ArgumentError(f"allow_uneven_shards=True excludes a batch_size, got {batch_size}")
     if is_uneven and is_dynamic:
@@ -102,6 +104,9 @@ def _lengths(columns: Mapping[Any, Any], key: str, input_key: str | None) -> tup
     """Return the lengths, and the width of the tokens; -1 where no column of tokens is named."""
     column = _column(columns, key, "input_lengths_key")
     lengths = as_lengths(f"column {key!r}", kind_of(key, column).to_host(column))
+    if long := np.flatnonzero(lengths > MOST_TOKENS).tolist():
+        listed = list_offenders([f"row {i} has {lengths[i]}" for i in long])
+        raise ArgumentError(f"lengths in column {key!r} must be at most {MOST_TOKENS}: {listed}")
     if input_key is None:
         return lengths, -1
     tokens = _column(columns, input_key, "input_key")

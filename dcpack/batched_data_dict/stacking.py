@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dcpack._checks import list_offenders
+from dcpack.batched_data_dict.columns import ListKind
 from dcpack.batched_data_dict.kinds import count_rows, kind_named, kind_of
 from dcpack.batched_data_dict.packed_column import PackedKind
 from dcpack.comm import Communicator, all_gather_trees
@@ -58,13 +59,15 @@ def _pads(pad_value_dict: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
 def _stack_key(key: Any, batches: Sequence[Mapping[Any, Any]], counts: list[int], pad_value: Any, noun: str) -> Any:
     holders = [i for i, batch in enumerate(batches) if key in batch]
     kinds = {i: kind_of(key, batches[i][key]) for i in holders}
-    kind = kinds[holders[0]]
-    if len(set(kinds.values())) > 1:
-        listed = list_offenders([f"{found.name} in {noun} {i}" for i, found in kinds.items()])
+    # Rows decide what a column is; where there are none at all, arrays do, as an empty list says nothing.
+    deciding = [i for i in holders if counts[i]] or [i for i in holders if kinds[i].name != ListKind.name] or holders
+    kind = kinds[deciding[0]]
+    if len({kinds[i] for i in deciding}) > 1:
+        listed = list_offenders([f"{kinds[i].name} in {noun} {i}" for i in deciding])
         raise ArgumentError(f"key {key!r} must be of one kind in all: {listed}")
-    parts = {i: batches[i][key] for i in holders}
+    parts = {i: batches[i][key] for i in holders if kinds[i] is kind}
     if isinstance(kind, PackedKind):
-        like = parts[holders[0]]
+        like = parts[deciding[0]]
         parts = {i: parts[i] if i in parts else kind.empty_rows(like, count) for i, count in enumerate(counts)}
     elif lacking := [
         f"{noun} {i}, which has {n} row{'s'[: n != 1]}" for i, n in enumerate(counts) if n and i not in parts

@@ -15,7 +15,21 @@ from dcpack.errors import PeerError, PlanError
 from dcpack.plans import Plan
 from dcpack.scheduling.local_gain import Decision
 
-__all__ = ["Planned", "share_plans", "tell_failure"]
+__all__ = ["Planned", "as_failure", "share_plans", "tell_failure"]
+
+
+def as_failure(error: Exception) -> Exception:
+    """Return what to tell of an error: itself, but for a StopIteration, which would look like an end on its way up.
+
+    Example:
+        >>> as_failure(KeyError("x")), as_failure(StopIteration())
+        (KeyError('x'), RuntimeError('StopIteration was raised by what cannot end here'))
+    """
+    if not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError("StopIteration was raised by what cannot end here")
+    failure.__cause__ = error
+    return failure
 
 
 @contextlib.contextmanager
@@ -41,7 +55,7 @@ def tell_failure(communicator: Communicator) -> Iterator[None]:
     except PeerError:
         raise  # a call of the group failed, so all know
     except Exception as error:
-        communicator.agree(error)
+        communicator.agree(as_failure(error))
         raise  # not reached: agree raises where it is given an error
     except BaseException as error:
         with contextlib.suppress(PeerError):

@@ -10,6 +10,7 @@ from typing import Any
 from dcpack._checks import check_int
 from dcpack.comm import Communicator, broadcast_tree
 from dcpack.errors import ArgumentError, PeerError
+from dcpack.loader.sharing import as_failure
 
 __all__ = ["TPBroadcastDataLoader"]
 
@@ -112,7 +113,7 @@ class TPBroadcastDataLoader:
         try:
             yield
         except Exception as error:
-            self._communicator.agree(error)
+            self._communicator.agree(as_failure(error))
             raise  # not reached: agree raises where it is given an error
         except BaseException as error:
             with contextlib.suppress(PeerError):

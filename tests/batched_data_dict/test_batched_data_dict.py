@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from array_libraries import LIBRARIES, ArrayLibrary
 
 from dcpack import BatchedDataDict, SlicedDataDict
@@ -119,8 +120,14 @@ def test_to(batch: BatchedDataDict, library: ArrayLibrary):
     if library.name == "torch":
         assert batch.to("meta")["images"].values.device.type == batch["ids"].device.type == "meta"
     if library.name == "numpy":
-        with pytest.raises(ArgumentError, match="NumPy array cannot be moved to device 'cuda'"):
+        with pytest.raises(ArgumentError, match=r"columns 'ids', .*: a NumPy array cannot be moved to device 'cuda'"):
             batch.to("cuda")
+        with pytest.raises(ArgumentError, match=r"column 'x': a NumPy array cannot be moved to device 'cuda'"):
+            BatchedDataDict(x=np.zeros(2), text=["a", "b"]).to("cuda")
+        mixed = BatchedDataDict(t=torch.zeros(1), x=np.zeros(1))
+        with pytest.raises(ArgumentError, match="column 'x': a NumPy array"):
+            mixed.to("meta")
+        assert mixed["t"].device.type == "cpu"  # nothing has moved
 
 
 def test_microbatches(batch: BatchedDataDict, library: ArrayLibrary):
@@ -165,6 +172,33 @@ def test_batches_without_rows_need_no_keys_and_fix_no_dtype(library: ArrayLibrar
     assert library.values(joined["x"]) == [[1]]
     assert joined["y"] == ["a"]
     assert BatchedDataDict.from_batches([{"x": empty}, {}, {"x": empty}])["x"].shape == (0, 5)
+
+
+def test_a_column_without_rows_takes_the_kind_of_the_others(library: ArrayLibrary):
+    values = library.array([1, 2])
+    images = PackedColumn.from_rows([library.array([[1, 2]]), None])
+    full = {"x": values, "y": ["a", "b"], "images": images}
+    empty = {"x": [], "y": library.array([]), "images": []}
+    for order in ([empty, full], [full, empty], [empty, full, empty]):
+        joined = BatchedDataDict.from_batches(order)
+        assert library.values(joined["x"]) == [1, 2]
+        assert joined["y"] == ["a", "b"]
+        assert joined["images"].counts.tolist() == [1, 0]
+    # Where nobody has rows, an array says more than a list.
+    for order in ([{"x": []}, {"x": values[:0]}], [{"x": values[:0]}, {"x": []}]):
+        assert library.values(BatchedDataDict.from_batches(order)["x"]) == []
+    assert BatchedDataDict.from_batches([{"x": []}, {"x": []}])["x"] == []
+    with pytest.raises(ArgumentError, match=r"key 'x' must be of one kind in all: list in batch 1, .* in batch 2"):
+        BatchedDataDict.from_batches([{"x": []}, {"x": [1, 2]}, {"x": values}])
+
+
+def test_all_gather_of_a_rank_without_rows_takes_the_kind_of_the_others(library: ArrayLibrary):
+    def fn(communicator: Communicator) -> BatchedDataDict:
+        column = [[], library.array([[1]]), library.array([[2, 3]])][communicator.rank]
+        return BatchedDataDict(x=column).all_gather(communicator)
+
+    for batch in run_ranks(3, fn):
+        assert library.values(batch["x"]) == [[1, 0], [2, 3]]
 
 
 def test_a_packed_column_may_be_missing_anywhere(library: ArrayLibrary):

@@ -131,6 +131,8 @@ def test_reordering_drops_bounds(library: ArrayLibrary):
         ({"batch_size": 3}, ArgumentError, "8 rows is not a multiple of batch_size 3"),
         ({"batch_size": 4, "shards": 3}, ArgumentError, "batch_size 4 is not a multiple of 3 shards"),
         ({"batch_size": 4, "allow_uneven_shards": True}, ArgumentError, "excludes a batch_size, got 4"),
+        ({"allow_uneven_shards": "no"}, ArgumentError, "allow_uneven_shards must be True or False, got 'no'"),
+        ({"allow_uneven_shards": 1}, ArgumentError, "allow_uneven_shards must be True or False, got 1"),
         (
             {"dynamic_batching_cfg": cfg(), "allow_uneven_shards": True},
             ArgumentError,
@@ -172,6 +174,16 @@ def test_lengths_beyond_the_width_are_refused(library: ArrayLibrary):
     batch["n"] = library.array([4, 11, 1, 2, 3, 12, 6, 5])
     with pytest.raises(ArgumentError, match="width 10 of 'ids': row 1 has 11, row 5 has 12"):
         batch.shard_by_batch_size(2, dynamic_batching_cfg=cfg())
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_lengths_near_the_end_of_int64_are_refused(multiple: int):
+    # Rounded up they would leave int64, and come out negative: small enough for any micro-batch.
+    batch = BatchedDataDict(n=[2**63 - 1, 3, 2**63 - 5, 2**31 - 1])
+    packing = {"max_tokens_per_microbatch": 2**31 - 1, "sequence_length_pad_multiple": multiple}
+    text = "'n' must be at most 2147483647: row 0 has 9223372036854775807, row 2 has 9223372036854775803"
+    with pytest.raises(ArgumentError, match=text):
+        batch.shard_by_batch_size(1, sequence_packing_cfg={**packing, "input_lengths_key": "n"})
 
 
 def test_no_rows_make_no_microbatches(library: ArrayLibrary):

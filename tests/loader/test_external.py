@@ -11,7 +11,7 @@ import pytest
 
 import dcpack
 from dcpack import SampleMetadata, build_distributed_dataloader
-from dcpack.comm import Communicator
+from dcpack.comm import Communicator, FakeBackend
 
 from loader_helpers import config, domain, mesh, on_ranks  # isort: skip
 
@@ -195,6 +195,40 @@ def test_steps_that_cannot_be_are_errors_on_all(step: list[list[int]], text: str
     with pytest.raises(dcpack.PeerError, match=text) as caught:
         on_ranks(2, body)
     assert caught.value.rank == 1
+
+
+@pytest.mark.parametrize("method", ["__iter__", "row", "state_dict"])
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_stop_iteration_that_is_no_end_is_an_error_on_all(
+    method: str, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeBackend, "allows_threads", threads)
+
+    class Row:
+        def __iter__(self) -> Iterator[Any]:
+            raise StopIteration
+
+    class Stops(Resumable):
+        wrong = ""
+
+        def __iter__(self) -> Iterator[Any]:
+            if self.wrong == "__iter__":
+                raise StopIteration
+            return iter([[Row(), Row()]]) if self.wrong == "row" else super().__iter__()
+
+        def state_dict(self) -> dict[str, int]:
+            if self.wrong == "state_dict" and self.at == 1:  # not while the loader is built
+                raise StopIteration
+            return super().state_dict()
+
+    def body(communicator: Communicator) -> Any:
+        source = Stops([[[10], [11]]] * 3)
+        source.wrong = method if communicator.rank else ""
+        with pytest.raises(dcpack.PeerError, match="StopIteration was raised by what cannot end here") as caught:
+            list(build(source, communicator))
+        return caught.value.rank, caught.value.cause
+
+    assert on_ranks(2, body) == [(1, "RuntimeError")] * 2
 
 
 def test_it_is_data_parallel_only() -> None:

@@ -108,6 +108,28 @@ def test_a_failure_of_the_leader_is_an_error_on_all_and_the_group_goes_on():
     assert run_ranks(3, fn) == [([1, 2], [7])] * 3
 
 
+@pytest.mark.parametrize("method", ["__iter__", "__len__"])
+def test_a_stop_iteration_of_the_leader_is_an_error_on_all_and_no_end(method: str):
+    class Stops:
+        def __iter__(self) -> Iterator[Any]:
+            return self._raise("__iter__") or iter([1])
+
+        def __len__(self) -> int:
+            return self._raise("__len__") or 1
+
+        def _raise(self, name: str) -> Any:
+            if name == method:
+                raise StopIteration
+
+    def fn(communicator: Communicator) -> Any:
+        source = Stops() if communicator.rank == 0 else None
+        with pytest.raises(PeerError, match=r"rank 0 failed .*StopIteration was raised by what cannot end") as caught:
+            list(TPBroadcastDataLoader(source, communicator))
+        return caught.value.rank, caught.value.cause
+
+    assert run_ranks(2, fn) == [(0, "RuntimeError")] * 2
+
+
 def test_an_exit_of_the_leader_is_told_and_stays_one():
     def fn(communicator: Communicator) -> Any:
         loader = TPBroadcastDataLoader(Source([1, 2], fails_at=1, kind=KeyboardInterrupt), communicator)
