@@ -16,6 +16,7 @@ for _folder in (
     Path(__file__).parent,
     _ROOT / "tests",
     _ROOT / "tests" / "torch",
+    _ROOT / "tests" / "jax_backend",
     _EXAMPLES / "torch_exactness",
     _EXAMPLES / "own_parts",
     _EXAMPLES / "training_loop",
