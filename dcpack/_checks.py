@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,33 @@ def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None
     return number
 
 
+def check_kinds(**given: tuple[Any, Any]) -> None:
+    """Raise unless each value is of its kind: a class, or a union of classes and None.
+
+    Example:
+        >>> check_kinds(capacity=(8, int), groups=(None, list | None))
+        >>> check_kinds(capacity=("8", int), groups=(3, list | None), seed=(1, int))
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: capacity must be an int, got '8' (str); groups must be a list or None, got 3 (int)
+    """
+    wrong = [(name, value, kind) for name, (value, kind) in given.items() if not isinstance(value, kind)]
+    if wrong:
+        listed = [f"{name} must be {_name_kind(kind)}, got {_shorten(value)}" for name, value, kind in wrong]
+        raise ArgumentError("; ".join(listed))
+
+
+def _name_kind(kind: Any) -> str:
+    names = ["None" if part is type(None) else part.__name__ for part in get_args(kind) or (kind,)]
+    article = "an" if names[0][0] in "aeiouAEIOU" else "a"
+    return f"{article} {' or '.join(names)}"
+
+
+def _shorten(value: Any) -> str:
+    """Describe a value of any kind in a line, also where its own text cannot be made."""
+    return f"{reprlib.repr(value)} ({type(value).__name__})".replace("\n", " ")
+
+
 def check_names(name: str, values: Any) -> tuple[str, ...]:
     """Return `values` as a tuple of str; a lone str is an error, as its letters would be taken for names.
 
@@ -61,7 +89,10 @@ def check_names(name: str, values: Any) -> tuple[str, ...]:
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ArgumentError(f"{name} must be a sequence of names, got {values!r}")
-    names = tuple(values)
+    try:
+        names = tuple(values)
+    except TypeError as error:  # a 0-d array says that it is iterable
+        raise ArgumentError(f"{name} must be a sequence of names, got {values!r}") from error
     if wrong := [repr(value) for value in names if not isinstance(value, str)]:
         raise ArgumentError(f"{name} must be a sequence of names, got {list_offenders(wrong)}")
     return names
@@ -80,6 +111,26 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in options:
         raise ArgumentError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
     return value
+
+
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return `values` as an array of any shape; rows of unequal length and objects make none.
+
+    Example:
+        >>> as_array("outputs", [[1, 2]]).shape
+        (1, 2)
+        >>> as_array("outputs", [1, None])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: outputs must be an array, got one of objects
+    """
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged; a tensor that wants gradients
+        raise ArgumentError(f"{name} must be an array: {error}") from error
+    if array.dtype.kind == "O":
+        raise ArgumentError(f"{name} must be an array, got one of objects")
+    return array
 
 
 def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:

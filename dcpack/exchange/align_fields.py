@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array, check_names
+from dcpack._checks import BoolArray, Int64Array, check_kinds, check_names
 from dcpack.errors import ArgumentError
 from dcpack.exchange.table import SampleTable
 from dcpack.plans import Plan
@@ -35,8 +35,9 @@ def align_fields(plan: Plan, table: SampleTable, fields: Sequence[str]) -> tuple
         The regrouped plan, and for each field bool[num_bins]: bins to be given a zero-weight stand-in.
 
     Raises:
-        ArgumentError: a per-token field.
+        ArgumentError: a per-token field, or a plan or table that is none.
     """
+    check_kinds(plan=(plan, Plan), table=(table, SampleTable))
     fields = check_names("fields", fields)
     if not fields:
         return plan, {}

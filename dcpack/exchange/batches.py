@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, frozen
+from dcpack._checks import BoolArray, Int64Array, check_int, check_kinds, check_names, frozen, list_offenders
 from dcpack.comm.dtypes import dtype_from_name
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.exchange.codec import Parcels, take_runs
@@ -117,8 +117,17 @@ def build_batches(
         dummy_fields: bool[num_bins] by field name: bins that need a zero-weight stand-in (`align_fields`).
 
     Raises:
-        ArgumentError: `dummy_fields` that do not fit the plan and the samples.
+        ArgumentError: `dummy_fields` that do not fit the plan and the samples, or an argument of another kind.
     """
+    check_kinds(
+        plan=(plan, Plan),
+        table=(table, SampleTable),
+        routes=(routes, Routes),
+        parcels=(parcels, Mapping),
+        static_shapes=(static_shapes, StaticShapes | None),
+        dummy_fields=(dummy_fields, Mapping | None),
+    )
+    rank = check_int("rank", rank, minimum=0, maximum=plan.num_ranks - 1)
     builder = _Builder(plan, table, routes, parcels, static_shapes, dummy_fields or {})
     return [builder.build(int(b), rank) for b in plan.bins_of_rank(rank)]
 
@@ -136,7 +145,7 @@ class _Builder:
         self.plan, self.table, self.routes, self.parcels = plan, table, routes, parcels
         self.static_shapes = static_shapes
         self.shapes = None if static_shapes is None else shapes_of_bins(plan, static_shapes)
-        _check_dummy_fields(plan, table, dummy_fields)
+        check_dummy_fields(plan, table, dummy_fields)
         self.dummy_fields = dummy_fields
         self.whole_of_entry = self._first_delivery_of_entry()
         self.dtypes = table.token_fields
@@ -144,6 +153,8 @@ class _Builder:
 
     def _first_delivery_of_entry(self) -> dict[int, int]:
         """Return for each entry the delivery under which its once-per-process fields came."""
+        if wrong := [f"{key!r:.40}" for key in self.parcels if not isinstance(key, tuple)]:
+            raise ArgumentError(f"parcels must be arrays by (delivery, field name): {list_offenders(wrong)}")
         entries = self.routes.deliveries.entry
         return {int(entries[d]): d for d, _ in sorted(self.parcels, reverse=True)}
 
@@ -261,9 +272,16 @@ class _Builder:
 
     def _tokens_of_delivery(self, delivery: int, name: str) -> npt.NDArray[Any]:
         if not self.routes.whole:
-            return self.parcels[delivery, name]
+            return self._parcel(delivery, name)
         entry = int(self.routes.deliveries.entry[delivery])
-        return take_runs(self.parcels[self.whole_of_entry[entry], name], self.routes.deliveries.real, delivery)
+        whole = self._parcel(self.whole_of_entry.get(entry, delivery), name)
+        return take_runs(whole, self.routes.deliveries.real, delivery)
+
+    def _parcel(self, delivery: int, name: str) -> npt.NDArray[Any]:
+        found = self.parcels.get((delivery, name))
+        if found is None:
+            raise ArgumentError(f"parcels must hold all that this process needs: no {name!r} of delivery {delivery}")
+        return found
 
     def _sample_fields(self, entry: int) -> dict[str, npt.NDArray[Any]]:
         """Return the whole fields that came with an entry, read-only: what stayed here is the caller's own."""
@@ -278,11 +296,14 @@ class _Builder:
         return {name: _zeros(kinds[name]) for name in needed}
 
 
-def _check_dummy_fields(plan: Plan, table: SampleTable, dummy_fields: Mapping[str, BoolArray]) -> None:
+def check_dummy_fields(plan: Plan, table: SampleTable, dummy_fields: Mapping[str, BoolArray]) -> None:
+    """Raise where `dummy_fields` names a field that no sample has whole, or has not one bool a bin."""
+    check_names("dummy_fields", dummy_fields)
     whole = {kind.name for kind in table.kinds if not kind.per_token}
     for name, bins in dummy_fields.items():
-        if np.shape(bins) != (plan.num_bins,):
-            raise ArgumentError(f"dummy_fields[{name!r}] must be bool[{plan.num_bins}], got shape {np.shape(bins)}")
+        kind = (bins.dtype, bins.shape) if isinstance(bins, np.ndarray) else type(bins).__name__
+        if kind != (np.bool_, (plan.num_bins,)):
+            raise ArgumentError(f"dummy_fields[{name!r}] must be an array bool[{plan.num_bins}], got {kind}")
         if name not in whole and np.any(bins):
             raise ArgumentError(f"dummy_fields names {name!r}, which no sample has as a whole field: {sorted(whole)}")
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array
+from dcpack._checks import Int64Array, check_kinds
 from dcpack.comm.dtypes import as_bytes, from_bytes
+from dcpack.errors import ArgumentError
 from dcpack.exchange.routes import Routes
 from dcpack.exchange.table import FieldKind, GatheredSamples, SampleTable
 from dcpack.plans import Plan
@@ -46,9 +47,13 @@ def encode(
 
     Returns:
         uint8[sum of send counts], and the parcels whose destination is the process itself.
+
+    Raises:
+        ArgumentError: an argument of another kind, or no process of the routes.
     """
-    places = _local_places(gathered.table, process)
+    check_kinds(plan=(plan, Plan), gathered=(gathered, GatheredSamples), routes=(routes, Routes))
     counts = routes.send_counts(process)
+    places = _local_places(gathered.table, process)
     message_start = np.cumsum(counts) - counts
     buffer = np.zeros(int(counts.sum()), np.uint8)
     kept: Parcels = {}
@@ -83,8 +88,15 @@ def _tokens_of(plan: Plan, routes: Routes, delivery: int, values: npt.NDArray[An
 
 
 def decode(plan: Plan, table: SampleTable, routes: Routes, process: int, buffer: npt.NDArray[np.uint8]) -> Parcels:
-    """Return the parcels in the bytes that `process` received, message after message."""
+    """Return the parcels in the bytes that `process` received, message after message.
+
+    Raises:
+        ArgumentError: an argument of another kind, no process of the routes, or another number of bytes than it gets.
+    """
+    check_kinds(plan=(plan, Plan), table=(table, SampleTable), routes=(routes, Routes), buffer=(buffer, np.ndarray))
     counts = routes.receive_counts(process)
+    if buffer.dtype != np.uint8 or buffer.shape != (counts.sum(),):
+        raise ArgumentError(f"buffer must be uint8[{counts.sum()}], got {buffer.dtype} of shape {buffer.shape}")
     message_start = np.cumsum(counts) - counts
     received: Parcels = {}
     tokens = _delivered_tokens(plan, routes)

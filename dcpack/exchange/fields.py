@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import check_names, list_offenders
+from dcpack._checks import check_kinds, check_names, list_offenders
 from dcpack.comm.dtypes import wire_name
 from dcpack.errors import ArgumentError
 from dcpack.layout import IGNORED_LABEL, shift_labels
@@ -80,6 +80,34 @@ def prepare_samples(samples: Sequence[Mapping[str, Any]], per_token: Sequence[st
         raise ArgumentError(f"samples must be a sequence of mappings, got {type(samples).__name__}")
     declared = (*PER_TOKEN_FIELDS, *check_names("per_token", per_token))
     return tuple(_prepare(i, sample, declared) for i, sample in enumerate(samples))
+
+
+def check_prepared(local: Any, per_token: Sequence[str]) -> None:
+    """Raise unless `local` holds samples as `prepare_samples` makes them; standard fields may be missing.
+
+    Raises:
+        ArgumentError: names every sample that is none, and what is wrong with it.
+    """
+    check_kinds(local=(local, list | tuple))
+    declared = {*PER_TOKEN_FIELDS, *per_token}
+    faults = [(i, _prepared_fault(sample, declared)) for i, sample in enumerate(local)]
+    if wrong := [f"local[{i}]{fault}" for i, fault in faults if fault]:
+        raise ArgumentError(list_offenders(wrong))
+
+
+def _prepared_fault(sample: Any, per_token: set[str]) -> str:
+    """Return what is wrong with one prepared sample, or nothing."""
+    if not isinstance(sample, PreparedSample) or not isinstance(sample.fields, Mapping):
+        return f" must be a PreparedSample with a mapping of fields, got {sample!r:.60}"
+    length, valid = sample.length, sample.num_valid
+    if not isinstance(length, int | np.integer) or not isinstance(valid, int | np.integer) or not 0 <= valid <= length:
+        return f": num_valid must be an integer from 0 to length, got {valid!r} of {length!r}"
+    for name, array in sample.fields.items():
+        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            return f": fields must be arrays by name, got {name!r}: {type(array).__name__}"
+        if name in per_token and array.shape[:1] != (length,):
+            return f": {name} must have {length} tokens, got shape {array.shape}"
+    return ""
 
 
 def _prepare(index: int, sample: Any, per_token: Sequence[str]) -> PreparedSample:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array
+from dcpack._checks import Int64Array, as_array, check_kinds
 from dcpack.comm import Communicator
 from dcpack.comm.dtypes import as_bytes, dtype_from_name, from_bytes, wire_name
 from dcpack.errors import ArgumentError
@@ -70,7 +70,14 @@ def restore(
         >>> dcpack.run_ranks(2, fn)
         [[0, 14, 18], [2, 14, 18]]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
+        check_kinds(
+            gathered=(gathered, GatheredSamples),
+            plan=(plan, Plan),
+            batches=(batches, Mapping),
+            outputs=(outputs, Mapping),
+        )
         kind = _kind_of_outputs(batches, outputs)
         deliveries = deliveries_of(plan, sharding)
         back = _ReturnRoutes.of(communicator, gathered.table, plan, deliveries, topology)
@@ -109,13 +116,16 @@ def _kind_of_outputs(
 ) -> _OutputKind | None:
     """Check the outputs of this process against its batches; None where it has no batch."""
     if set(outputs) != set(batches):
-        raise ArgumentError(f"outputs must be of ranks {sorted(batches)}, got {sorted(outputs)}")
+        raise ArgumentError(f"outputs must be of ranks {list(batches)}, got {list(outputs)}")
+    for name, given in (("batches", batches), ("outputs", outputs)):
+        check_kinds(**{f"{name}[{rank}]": (mine, list | tuple) for rank, mine in given.items()})
     kinds: dict[_OutputKind, str] = {}
     for rank, mine in batches.items():
         if len(outputs[rank]) != len(mine):
             raise ArgumentError(f"rank {rank} has {len(mine)} batches, got {len(outputs[rank])} outputs")
         for i, (batch, output) in enumerate(zip(mine, outputs[rank], strict=True)):
-            array = np.asarray(output)
+            check_kinds(**{f"batches[{rank}][{i}]": (batch, PackedBatch)})
+            array = as_array(f"outputs[{rank}][{i}]", output)
             if array.shape[:1] != (batch.num_tokens,):
                 raise ArgumentError(
                     f"outputs[{rank}][{i}] must have {batch.num_tokens} tokens first, got shape {array.shape}"
@@ -218,9 +228,14 @@ def _split_outputs(
 
 
 def _check_fill_value(fill_value: float, dtype: str) -> None:
+    if not isinstance(fill_value, int | float | complex | np.generic):
+        raise ArgumentError(f"fill_value must be a number, got {fill_value!r} ({type(fill_value).__name__})")
+    wanted = dtype_from_name(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         try:
-            held = np.full(1, fill_value, dtype_from_name(dtype))[0]
+            if np.iscomplexobj(fill_value) and wanted.kind != "c":
+                raise TypeError("a complex number is no real one")
+            held = np.full(1, fill_value, wanted)[0]
         except (OverflowError, TypeError, ValueError) as error:
             raise ArgumentError(f"fill_value {fill_value!r} does not fit in the outputs' {dtype}") from error
     if held != fill_value and not (np.isnan(held) and np.isnan(fill_value)):

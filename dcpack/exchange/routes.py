@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array, as_lengths, check_choice, list_offenders
+from dcpack._checks import BoolArray, Int64Array, as_lengths, check_choice, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.exchange.table import SampleTable
 from dcpack.plans import Plan
@@ -155,11 +155,13 @@ class Routes:
 
     def send_counts(self, process: int) -> Int64Array:
         """Return int64[num_processes]: bytes that `process` sends to each; nothing to itself."""
+        process = check_int("process", process, minimum=0, maximum=self.num_processes - 1)
         mine = (self.source == process) & (self.destination != process)
         return self._sizes(self.destination[mine], self._aligned[mine])
 
     def receive_counts(self, process: int) -> Int64Array:
         """Return int64[num_processes]: bytes that `process` receives from each."""
+        process = check_int("process", process, minimum=0, maximum=self.num_processes - 1)
         mine = (self.destination == process) & (self.source != process)
         return self._sizes(self.source[mine], self._aligned[mine])
 
@@ -200,7 +202,9 @@ def build_routes(
     Raises:
         ArgumentError: the plan is for other samples or ranks, or the sharding cannot divide it.
     """
+    check_kinds(plan=(plan, Plan), table=(table, SampleTable))
     check_choice("routing", routing, ROUTINGS)
+    num_processes = check_int("num_processes", num_processes, minimum=1, maximum=2**24)
     if plan.num_ranks == 0:
         raise ArgumentError("a plan without ranks cannot be carried out; make it with dcpack.plan")
     if not np.array_equal(plan.lengths, table.lengths):

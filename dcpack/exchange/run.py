@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array, list_offenders
+from dcpack._checks import BoolArray, Int64Array, check_kinds, list_offenders
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError, PeerError, PlanError
-from dcpack.exchange.batches import PackedBatch, build_batches
+from dcpack.exchange.batches import PackedBatch, build_batches, check_dummy_fields
 from dcpack.exchange.codec import Parcels, decode, encode
 from dcpack.exchange.routes import Routes, build_routes
 from dcpack.exchange.shapes import StaticShapes, check_static_shapes
@@ -37,7 +37,7 @@ def check_same_plan(communicator: Communicator, plan: Plan) -> None:
     """Compare the digests of all processes' plans before anything moves. Collective.
 
     Raises:
-        PeerError: some process decided otherwise; on every process, naming the first bin that differs.
+        PeerError: some process decided otherwise, or has no plan; on every process, naming the first bin that differs.
 
     Example:
         >>> import dcpack
@@ -46,7 +46,17 @@ def check_same_plan(communicator: Communicator, plan: Plan) -> None:
         >>> dcpack.run_ranks(2, fn)
         [None, None]
     """
+    check_kinds(communicator=(communicator, Communicator))
+    _check_kinds_everywhere(communicator, plan=(plan, Plan))
     _check_alike(communicator, plan)
+
+
+def _check_kinds_everywhere(communicator: Communicator, **given: tuple[Any, Any]) -> None:
+    """Do as `check_kinds` does; others, who wait in the next call, raise what is wrong here too."""
+    try:
+        check_kinds(**given)
+    except ArgumentError as error:
+        communicator.agree(error)
 
 
 def _check_alike(communicator: Communicator, plan: Plan, **options: Any) -> None:
@@ -71,20 +81,6 @@ def _check_alike(communicator: Communicator, plan: Plan, **options: Any) -> None
     communicator.agree(error)
 
 
-def _check_types(plan: Any, topology: Any, static_shapes: Any, dummy_fields: Any) -> None:
-    wanted = (
-        ("plan", plan, Plan),
-        ("topology", topology, Topology),
-        ("static_shapes", static_shapes, StaticShapes),
-        ("dummy_fields", dummy_fields, Mapping),
-    )
-    for name, value, kind in wanted:
-        if not isinstance(value, kind) and (value is not None or name == "plan"):
-            raise ArgumentError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
-    if wrong := [repr(name) for name in dummy_fields or () if not isinstance(name, str)]:
-        raise ArgumentError(f"dummy_fields must be named by str, got {list_offenders(wrong)}")
-
-
 def _digest_of(array: Any) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
@@ -94,11 +90,13 @@ def ranks_of_process(communicator: Communicator, plan: Plan, topology: Topology 
 
     Without a topology a process hosts the rank of its own number.
     """
+    check_kinds(communicator=(communicator, Communicator))
     return np.flatnonzero(process_of_rank(plan, topology) == communicator.rank)
 
 
 def process_of_rank(plan: Plan, topology: Topology | None = None) -> Int64Array:
     """Return int64[num_ranks]: the group-local process that hosts each plan rank; the identity without a topology."""
+    check_kinds(plan=(plan, Plan), topology=(topology, Topology | None))
     if topology is None:
         return np.arange(plan.num_ranks)
     if topology.num_plan_ranks != topology.num_ranks:
@@ -149,8 +147,17 @@ def exchange_samples(
         >>> dcpack.run_ranks(2, fn)
         [[0, 7], [1, 7]]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
-        _check_types(plan, topology, static_shapes, dummy_fields)
+        check_kinds(
+            gathered=(gathered, GatheredSamples),
+            plan=(plan, Plan),
+            topology=(topology, Topology | None),
+            static_shapes=(static_shapes, StaticShapes | None),
+            dummy_fields=(dummy_fields, Mapping | None),
+        )
+        if dummy_fields is not None:
+            check_dummy_fields(plan, gathered.table, dummy_fields)
         if static_shapes is not None:
             check_static_shapes(plan, static_shapes)
         routes = routes_for(communicator, gathered, plan, topology, sharding, routing)
@@ -186,6 +193,8 @@ def kept_valid_tokens(communicator: Communicator, gathered: GatheredSamples, pla
     `exchange_samples` calls it; group means over truncated samples need it too. Only where the overlong policy kept a
     part of a sequence does it take a message: its holder says how many of its valid tokens lie in that part.
     """
+    check_kinds(communicator=(communicator, Communicator))
+    _check_kinds_everywhere(communicator, gathered=(gathered, GatheredSamples), plan=(plan, Plan))
     table = gathered.table
     counts = np.where(plan.dropped > 0, 0, table.num_valid)
     in_part = np.flatnonzero((plan.dropped > 0) & (plan.dropped < plan.lengths))
@@ -216,6 +225,7 @@ def routes_for(
     routing: str,
 ) -> Routes:
     """Return the routes among the processes of `communicator`."""
+    check_kinds(communicator=(communicator, Communicator), gathered=(gathered, GatheredSamples))
     processes = process_of_rank(plan, topology)
     nodes = None
     if topology is not None and topology.node_size is not None and processes.max(initial=0) < communicator.size:
@@ -234,6 +244,7 @@ def routes_for(
 
 def move_samples(communicator: Communicator, gathered: GatheredSamples, plan: Plan, routes: Routes) -> Parcels:
     """Send and receive by `routes`; return what arrived and what stayed. Collective, one all-to-all of bytes."""
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
         buffer, parcels = encode(plan, gathered, routes, communicator.rank)
     received = communicator.all_to_all(

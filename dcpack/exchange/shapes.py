@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
+from dcpack.layout import MAX_OFFSET
 from dcpack.padding import padding_multiple
 from dcpack.plans import Plan
 
@@ -56,7 +57,8 @@ class StaticShapes:
     max_seqlens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_int("max_sequences", self.max_sequences, minimum=1)
+        limit = check_int("max_sequences", self.max_sequences, minimum=1, maximum=MAX_OFFSET)
+        object.__setattr__(self, "max_sequences", limit)
         for name in ("row_lengths", "max_seqlens"):
             buckets = getattr(self, name)
             if buckets is not None:
@@ -74,6 +76,8 @@ class StaticShapes:
 
 def _check_buckets(name: str, buckets: object) -> tuple[int, ...]:
     values = as_lengths(name, buckets, minimum=1)
+    if beyond := [f"{name}[{i}] = {values[i]}" for i in np.flatnonzero(values > MAX_OFFSET)]:
+        raise ArgumentError(f"{name} must be at most {MAX_OFFSET}: {list_offenders(beyond)}")
     if values.size == 0:
         raise ArgumentError(f"{name} must hold at least one number, or be None")
     if bad := (np.flatnonzero(np.diff(values) <= 0) + 1).tolist():
@@ -113,6 +117,7 @@ def shapes_of_bins(plan: Plan, static_shapes: StaticShapes) -> list[BatchShape]:
         >>> shapes_of_bins(plan, StaticShapes(max_sequences=4, row_lengths=(60, 100)))[1]
         BatchShape(cp_size=1, row_tokens=60, max_seqlen=60)
     """
+    check_kinds(plan=(plan, Plan), static_shapes=(static_shapes, StaticShapes))
     check_static_shapes(plan, static_shapes)
     rows = _of_microbatches(plan, _row_tokens(plan), static_shapes.row_lengths or (plan.capacity,))
     if static_shapes.max_seqlens is None:

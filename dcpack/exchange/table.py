@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_lengths, frozen, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_kinds, check_names, frozen, list_offenders
 from dcpack.comm import Communicator
 from dcpack.comm.dtypes import as_bytes, dtype_from_name, wire_name
 from dcpack.errors import ArgumentError
-from dcpack.exchange.fields import PER_TOKEN_FIELDS, PreparedSample, prepare_samples
+from dcpack.exchange.fields import PER_TOKEN_FIELDS, PreparedSample, check_prepared, prepare_samples
 
 __all__ = ["FieldKind", "GatheredSamples", "SampleTable", "gather_prepared", "gather_samples"]
 
@@ -98,6 +98,7 @@ class SampleTable:
 
     def has_field(self, name: str) -> npt.NDArray[np.bool_]:
         """Return bool[n]: which samples have the field `name`."""
+        check_kinds(name=(name, str))
         if name not in self.field_names:
             return np.zeros(self.num_samples, np.bool_)
         return self.kind_of[:, self.field_names.index(name)] >= 0
@@ -148,6 +149,7 @@ def gather_samples(
         >>> dcpack.run_ranks(2, fn)
         [[2, 3], [2, 3]]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
         local = prepare_samples(samples, per_token)
         message = _describe(local, None if ids is None else _check_ids(ids, len(local)), per_token)
@@ -178,7 +180,10 @@ def gather_prepared(
         >>> dcpack.run_ranks(2, lambda c: gather_prepared(c, [sample], per_token=["score"]).table.lengths.tolist())
         [[3, 3], [3, 3]]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
+        per_token = check_names("per_token", per_token)
+        check_prepared(local, per_token)
         message = _describe(local, None if ids is None else _check_ids(ids, len(local)), per_token)
     return _exchange_descriptions(communicator, message, tuple(local))
 

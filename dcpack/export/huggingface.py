@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import list_offenders
+from dcpack._checks import as_array, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.export.base import Packed, check_packed, cover_tail
 from dcpack.export.segments import segment_ids
@@ -45,9 +45,10 @@ def huggingface_flat(packed: Packed, fields: Mapping[str, Any]) -> dict[str, Any
         array([[-100,    6,    7, -100,    9]])
     """
     real, padded, largest = check_packed(packed)
+    check_kinds(fields=(fields, Mapping))
     if missing := sorted({"input_ids", "position_ids", "labels"} - fields.keys()):
         raise ArgumentError(f"fields must hold input_ids, position_ids and labels; no {', '.join(missing)}")
-    arrays = {name: np.asarray(fields[name]) for name in ("input_ids", "position_ids", "labels")}
+    arrays = {name: as_array(name, fields[name]) for name in ("input_ids", "position_ids", "labels")}
     size = arrays["input_ids"].size
     wrong = [f"{name} {array.shape}" for name, array in arrays.items() if array.shape != (size,)]
     if wrong or size < padded[-1]:
@@ -75,7 +76,7 @@ def _masked(labels: npt.NDArray[Any], loss_mask: Any) -> npt.NDArray[np.int64]:
     labels = labels.astype(np.int64)
     if loss_mask is None:
         return labels
-    mask = np.asarray(loss_mask)
+    mask = as_array("loss_mask", loss_mask)
     if mask.shape != labels.shape:
         raise ArgumentError(f"loss_mask must have the shape of labels {labels.shape}, got {mask.shape}")
     if weighted := np.flatnonzero((mask != 0) & (mask != 1) & (labels != IGNORED_LABEL)).tolist():

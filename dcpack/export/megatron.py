@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import check_int
+from dcpack._checks import as_array, check_int, check_kinds, check_names
 from dcpack.errors import ArgumentError
 from dcpack.export.base import Packed, check_packed, cover_tail
+from dcpack.padding import MAX_CP_SIZE
 
 __all__ = ["megatron_fields", "packed_seq_params"]
 
@@ -60,7 +61,8 @@ def packed_seq_params(
     real, padded, largest = check_packed(packed)
     real, padded, tail = cover_tail(real, padded, num_tokens)
     if local_cp_size is not None:
-        local_cp_size = check_int("local_cp_size", local_cp_size, minimum=1)
+        local_cp_size = check_int("local_cp_size", local_cp_size, minimum=1, maximum=MAX_CP_SIZE)
+    check_kinds(padded_in_both=(padded_in_both, bool))
     if padded_in_both:
         real = padded
     largest = max(largest, tail)
@@ -95,14 +97,20 @@ def megatron_fields(fields: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         >>> megatron_fields({"input_ids": np.array([5, 6], np.int32), "loss_mask": np.array([1, 0])})
         {'tokens': array([[5, 6]]), 'loss_mask': array([[1., 0.]], dtype=float32)}
     """
+    check_kinds(fields=(fields, Mapping))
+    check_names("fields", fields)
     result: dict[str, npt.NDArray[Any]] = {}
     for name, values in fields.items():
         key = _NAMES.get(name, name)
         if key in result:
             raise ArgumentError(f"fields holds {key!r} twice, the second time as {name!r}")
-        array = np.asarray(values)
+        array = as_array(name, values)
+        if array.ndim == 0:
+            raise ArgumentError(f"{name} must have one element a token first, got the number {array}")
         dtype = _DTYPES.get(key, array.dtype)
         if dtype.kind == "i" and not np.can_cast(array.dtype, dtype):
             raise ArgumentError(f"{name} must fit in {dtype}, got {array.dtype}")
+        if dtype.kind == "f" and array.dtype.kind not in "biuf":
+            raise ArgumentError(f"{name} must hold real numbers, got {array.dtype}")
         result[key] = array.astype(dtype, copy=False)[np.newaxis]
     return result

@@ -441,7 +441,7 @@ def test_static_shapes_give_every_batch_one_signature(plan_of: PlanOf) -> None:
 
 
 def test_static_shapes_hold_one_sequence_at_least() -> None:
-    with pytest.raises(ArgumentError, match="max_sequences must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="max_sequences must be from 1 to 2147483647, got 0"):
         StaticShapes(max_sequences=0)
 
 

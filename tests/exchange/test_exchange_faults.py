@@ -12,8 +12,16 @@ import pytest
 
 import dcpack
 from dcpack.comm import Fault
-from dcpack.errors import PeerError
-from dcpack.exchange import PackedBatch, exchange_samples, gather_samples, restore
+from dcpack.errors import ArgumentError, PeerError
+from dcpack.exchange import (
+    PackedBatch,
+    check_same_plan,
+    exchange_samples,
+    gather_prepared,
+    gather_samples,
+    kept_valid_tokens,
+    restore,
+)
 
 NUM_RANKS = 3
 # gather: agree, all_gather; exchange: agree, all_gather of digests, agree, all_to_all, agree;
@@ -151,3 +159,27 @@ def test_one_wrong_token_shows_after_the_round_trip(step: Step) -> None:
 def test_one_wrong_byte_in_a_digest_stops_all(offset: int, step: Step) -> None:
     errors, _ = attempt(step, [Fault(rank=1, call=1, action="flip_byte", verb="all_gather", offset=offset)])
     assert sorted(errors) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda communicator, gathered, plan: check_same_plan(communicator, plan),
+        kept_valid_tokens,
+        exchange_samples,
+        lambda communicator, gathered, plan: restore(communicator, gathered, plan, {}, {}),
+        lambda communicator, gathered, plan: gather_prepared(communicator, gathered.local if plan else [3]),
+    ],
+)
+def test_what_is_no_plan_on_one_rank_is_told_to_all(
+    call: Callable[..., object], fail_everywhere: Callable[..., list[tuple[type[Exception], str]]]
+) -> None:
+    def fn(communicator: dcpack.Communicator) -> None:
+        gathered = gather_samples(communicator, [{"tokens": [1, 2, 3, 4, 5]}])
+        plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=2, cp_sizes=(2,), overlong="truncate")
+        call(communicator, gathered, plan if communicator.rank else None)
+
+    for kind, text in fail_everywhere(2, fn):
+        assert kind is PeerError
+        assert "rank 0 failed" in text
+        assert ArgumentError.__name__ in text

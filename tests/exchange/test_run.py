@@ -12,12 +12,12 @@ from dcpack.errors import DcpackError, PeerError
 from dcpack.exchange import (
     GatheredSamples,
     PackedBatch,
+    build_routes,
     check_same_plan,
     exchange_samples,
     gather_samples,
     process_of_rank,
     ranks_of_process,
-    routes_for,
 )
 
 PlanOf = Callable[..., dcpack.Plan]
@@ -59,23 +59,11 @@ def test_one_all_to_all_and_no_size_is_negotiated(plan_of: PlanOf) -> None:
     results = dcpack.run_ranks(2, fn)
     for rank, (calls, sent, received, gathered) in enumerate(results):
         assert calls == {"agree": 3, "all_gather": 1, "all_to_all": 1}
-        routes = routes_for(
-            _Member(rank, 2),  # type: ignore[arg-type]  # routes need the numbers of a communicator and no call
-            gathered,
-            plan,
-            None,
-            "zigzag",
-            "sliced",
-        )
+        routes = build_routes(plan, gathered.table, num_processes=2)
         assert sent == routes.send_counts(rank).sum()
         assert received == routes.receive_counts(rank).sum()
     # The sequence of 2 and its image go one way, that of 3 and its image the other.
     assert [result[1] for result in results] == [16 + 16 + 48, 32 + 32 + 48]
-
-
-class _Member:
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
 
 
 def test_nothing_is_sent_where_everything_is_at_home(plan_of: PlanOf) -> None:

@@ -1,0 +1,75 @@
+"""Every argument of every public callable gets what it cannot be: an error of ours, or what the table says is taken."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import hostile_calls
+import pytest
+from hostile_calls import VALUES, Call
+
+from dcpack.errors import DcpackError
+
+ROOMS = ("exchange", "export")
+TABLES: dict[str, Any] = {room: importlib.import_module(f"hostile_{room}") for room in ROOMS}
+CALLS = {(room, name): call for room, table in TABLES.items() for name, call in table.CALLS.items()}
+
+
+def taken(room: str, name: str, argument: str) -> set[str]:
+    text = TABLES[room].TAKES.get(f"{name}.{argument}", "")
+    return set(text.split(", ")) if text else set()
+
+
+@pytest.mark.parametrize(("room", "name"), CALLS)
+def test_every_argument(room: str, name: str) -> None:
+    call = CALLS[room, name]
+    assert hostile_calls.outcome(call) == "taken"
+    found = hostile_calls.findings(call)
+    assert {argument: wrong["wrong"] for argument, wrong in found.items() if wrong["wrong"]} == {}
+    for argument, answers in found.items():
+        assert set(answers["taken"]) == taken(room, name, argument), argument
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_table_names_what_there_is(room: str) -> None:
+    table = TABLES[room]
+    known = {f"{name}.{argument}" for name, call in table.CALLS.items() for argument in hostile_calls.arguments(call)}
+    assert set(table.TAKES) <= known
+    assert {value for text in table.TAKES.values() for value in text.split(", ")} <= set(VALUES)
+
+
+@pytest.mark.parametrize(("room", "name"), CALLS)
+def test_no_argument_is_left_out(room: str, name: str) -> None:
+    call = CALLS[room, name]
+    if " " not in name:  # others try one place inside an argument
+        assert set(hostile_calls.arguments(call)) == set(hostile_calls.parameters(call.fn))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_callable_is_in_its_table(room: str) -> None:
+    table = TABLES[room]
+    there = set(hostile_calls.public_callables(importlib.import_module(f"dcpack.{room}")))
+    tried = {name.partition(" ")[0] for name in table.CALLS}
+    assert tried | set(table.LEFT_OUT) == there
+    assert not tried & set(table.LEFT_OUT)
+    assert all(table.LEFT_OUT.values())
+
+
+def refuses(value: Any) -> None:
+    raise DcpackError(f"{value!r}")
+
+
+def fails(value: Any) -> None:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_taken", "wrong"), [(refuses, False, None), (repr, True, None), (fails, False, "KeyError: 'x'")]
+)
+def test_the_harness_tells_right_from_wrong(fn: Any, is_taken: bool, wrong: str | None) -> None:
+    for communicator in (None, "communicator"):
+        call = Call(lambda value, communicator=None: fn(value), lambda: {"value": 1}, communicator=communicator)
+        found = hostile_calls.findings(call)["value"]
+        assert found["taken"] == (list(VALUES) if is_taken else [])
+        assert found["wrong"] == ([f"{name}: {wrong}" for name in VALUES] if wrong else [])
