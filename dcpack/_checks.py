@@ -65,6 +65,21 @@ def check_kinds(**given: tuple[Any, Any]) -> None:
         raise ArgumentError("; ".join(listed))
 
 
+def check_cost(cost: Any) -> None:
+    """Raise unless `cost` has what a `dcpack.cost.CostModel` has.
+
+    Example:
+        >>> check_cost(3)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: cost must be a cost model, 3 has no columns, bin_time, node_size, unit
+    """
+    missing = [name for name in ("columns", "bin_time", "node_size", "unit") if not hasattr(cost, name)]
+    if missing or isinstance(cost, type):
+        fault = "is a class" if isinstance(cost, type) else f"has no {', '.join(missing)}"
+        raise ArgumentError(f"cost must be a cost model, {reprlib.repr(cost)} {fault}")
+
+
 def _name_kind(kind: Any) -> str:
     names = ["None" if part is type(None) else part.__name__ for part in get_args(kind) or (kind,)]
     article = "an" if names[0][0] in "aeiouAEIOU" else "a"

@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from dcpack._checks import check_kinds
 from dcpack.comm.communicator import Communicator
 from dcpack.errors import ArgumentError
 
@@ -51,7 +52,9 @@ def broadcast_tree(communicator: Communicator, tree: Any, root: int) -> Any:
         >>> run_ranks(2, lambda c: broadcast_tree(c, batch if c.rank == 0 else None, root=0))[1]
         {'input_ids': array([[1, 2]]), 'meta': ('train', 1180591620717411303424)}
     """
-    message = _encode_or_tell(communicator, tree) if communicator.rank == root else None
+    check_kinds(communicator=(communicator, Communicator))
+    is_root = isinstance(root, int | np.integer) and communicator.rank == root
+    message = _encode_or_tell(communicator, tree) if is_root else None
     return _decode_all(communicator, [communicator.broadcast(message, root)])[0]
 
 

@@ -351,12 +351,17 @@ def _token_fields(
             raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {sorted(dims)}")
         dtypes = [dtype_from_name(kind.dtype) for kind in found_kinds]
         dtypes += [made[name]] if name in made else []
-        found[name] = (_common_dtype(name, dtypes), dims.pop())
+        found[name] = (common_dtype(name, dtypes), dims.pop())
     return found
 
 
-def _common_dtype(name: str, dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the dtype that holds all of `dtypes`; integers that only a float could hold together are refused."""
+def common_dtype(name: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype that holds all of `dtypes`; integers that only a float could hold together are refused.
+
+    Example:
+        >>> common_dtype("score", [np.dtype(np.int32), np.dtype(np.float32)])
+        dtype('float64')
+    """
     try:
         common = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
     except TypeError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import list_offenders
+from dcpack._checks import check_int, check_kinds, list_offenders
 from dcpack.comm import Communicator, broadcast_tree
 from dcpack.errors import ArgumentError
 from dcpack.megatron.pack import MicroBatch, metadata_of
@@ -20,7 +20,8 @@ def broadcast_tensor(communicator: Communicator, tensor: Any, root: int = 0) -> 
 
     Args:
         communicator: the group.
-        tensor: on the root an array of any shape and dtype, or None; ignored elsewhere.
+        tensor: on the root an array of any shape and dtype, None, or what else `broadcast_tree` sends; ignored
+            elsewhere.
         root: group-local number of the member that sends.
 
     Raises:
@@ -56,14 +57,18 @@ def broadcast_scalars(
         >>> run_ranks(2, lambda c: broadcast_scalars(c, [2**53 + 1, 0.1, None] if c.rank == 0 else None))[1]
         [9007199254740993, 0.1, None]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
+        root = check_int("root", root, minimum=0, maximum=communicator.size - 1)
         numbers = _check_numbers(values) if communicator.rank == root else None
     return broadcast_tree(communicator, numbers, root)
 
 
 def _check_numbers(values: Any) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
         raise ArgumentError(f"values must be a sequence of numbers on the root, got {values!r}")
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise ArgumentError(f"values must be one-dimensional, got shape {values.shape}")
     numbers = [value.item() if isinstance(value, np.generic) else value for value in values]
     if wrong := [f"{v!r} at {i}" for i, v in enumerate(numbers) if v is not None and not isinstance(v, int | float)]:
         raise ArgumentError(f"values must be int, float, bool or None: {list_offenders(wrong)}")
@@ -97,10 +102,12 @@ def broadcast_metadata(
         ([{'cu_seqlens': array([0, 3], dtype=int32), 'max_seqlen': 3}], {'num_tokens': 3})
     """
     message = None
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
         if communicator.rank == 0:
             if rows is None or totals is None:
                 raise ArgumentError("the first stage must bring its micro-batches and totals, got None")
+            check_kinds(rows=(rows, list | tuple), totals=(totals, Mapping))
             message = {"num_microbatches": len(rows), "totals": totals, "rows": [metadata_of(row) for row in rows]}
     message = broadcast_tree(communicator, message, 0)
     return message["rows"], message["totals"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int, exact_sum, frozen, list_offenders
+from dcpack._checks import Int64Array, check_int, check_kinds, exact_sum, frozen, list_offenders
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError, DcpackError
 from dcpack.megatron.samples import Sample, UnpackedSamples, unpack_samples
@@ -110,8 +110,9 @@ def get_batch_and_global_lengths(
         >>> run_ranks(2, fn)
         [[(0, 3), (1, 4)], [(0, 3), (1, 4)]]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
-        count = check_int("num_microbatches", num_microbatches, minimum=1)
+        count = check_int("num_microbatches", num_microbatches, minimum=1, maximum=2**31 - 1)
         items = _fetch(data_iterator, count)
         unpacked = unpack_samples(_flatten(items), to_host=to_host)
         message = np.array([[count, 0], [len(items), unpacked.num_empty], *_length_pairs(unpacked)], np.int64)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import list_offenders
+from dcpack._checks import check_int, check_kinds, list_offenders
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError
 from dcpack.topology import Topology
@@ -45,6 +45,7 @@ class ParallelGroups:
     dp_cp: Communicator
 
     def __post_init__(self) -> None:
+        check_kinds(**{name: (getattr(self, name), Communicator) for name in ("tp", "pp", "dp", "dp_cp")})
         if strangers := sorted(set(self.dp.ranks) - set(self.dp_cp.ranks)):
             listed = list_offenders([str(rank) for rank in strangers])
             raise ArgumentError(f"dp must be a part of dp_cp, which lacks ranks {listed}")
@@ -75,8 +76,17 @@ class ParallelGroups:
         return self.pp.rank == self.pp.size - 1
 
     def cp_group(self, cp_rank: int, cp_size: int) -> tuple[int, ...]:
-        """Return the global ranks of the CP group in which this rank is number `cp_rank` of `cp_size`."""
-        first = self.plan_rank - cp_rank
+        """Return the global ranks of the CP group in which this rank is number `cp_rank` of `cp_size`.
+
+        Raises:
+            ArgumentError: such a group would not lie in the domain.
+        """
+        cp_size = check_int("cp_size", cp_size, minimum=1, maximum=self.dp_cp.size)
+        first = self.plan_rank - check_int("cp_rank", cp_rank, minimum=0, maximum=cp_size - 1)
+        if first < 0 or first + cp_size > self.dp_cp.size:
+            raise ArgumentError(
+                f"cp_rank {cp_rank} of {cp_size} cannot be plan rank {self.plan_rank} of {self.dp_cp.size}"
+            )
         return self.dp_cp.ranks[first : first + cp_size]
 
     def close(self) -> None:
@@ -95,7 +105,9 @@ def build_groups(world: Communicator, topology: Topology) -> ParallelGroups:
     Raises:
         PeerError: the mesh does not fit the world; on every rank.
     """
+    check_kinds(world=(world, Communicator))
     with world.guard():
+        check_kinds(topology=(topology, Topology))
         if world.size != topology.num_ranks or world.ranks != tuple(range(world.size)):
             raise ArgumentError(f"the mesh has {topology.num_ranks} ranks, the world {world.size}: {world.ranks[:8]}")
         if not np.array_equal(topology.process_of_rank, np.arange(topology.num_ranks)):

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dcpack._checks import check_int
+from dcpack._checks import check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.megatron.pack import MicroBatch, metadata_of
-from dcpack.megatron.stages import StageNeeds, fields_left_out
+from dcpack.megatron.stages import MAX_STAGES, StageNeeds, fields_left_out
 
 __all__ = ["make_data_iterators", "pick_data_iterator"]
 
@@ -29,13 +29,16 @@ def pick_data_iterator(data_iterator: Any, vpp_size: int = 1) -> Any | None:
         >>> next(pick_data_iterator([None, iter("ab")], vpp_size=2))
         'a'
     """
-    if not isinstance(data_iterator, list | tuple):
-        return data_iterator
-    if len(data_iterator) != check_int("vpp_size", vpp_size, minimum=1):
+    vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
+    is_list = isinstance(data_iterator, list | tuple)
+    given = data_iterator if is_list else [data_iterator]
+    if is_list and len(given) != vpp_size:
         raise ArgumentError(
-            f"data_iterator must hold one iterator for each of {vpp_size} virtual stages, got {len(data_iterator)}"
+            f"data_iterator must hold one iterator for each of {vpp_size} virtual stages, got {len(given)}"
         )
-    return next((each for each in data_iterator if each is not None), None)
+    if wrong := [type(each).__name__ for each in given if each is not None and not hasattr(each, "__next__")]:
+        raise ArgumentError(f"data_iterator must be an iterator, None, or a list of them, got {list_offenders(wrong)}")
+    return next((each for each in given if each is not None), None)
 
 
 def make_data_iterators(
@@ -65,6 +68,10 @@ def make_data_iterators(
         >>> next(first), next(second)
         ({'tokens': [1, 2], 'max_seqlen': 2}, {'max_seqlen': 2})
     """
+    check_kinds(is_tp_first=(is_tp_first, bool), needs=(needs, list | tuple), rows=(rows, list | tuple | None))
+    wrong = [repr(pair) for pair in needs if not _is_pair(pair)]
+    if wrong or not needs:
+        raise ArgumentError(f"needs must be one pair of bool or more, got {list_offenders(wrong) or needs}")
     if not is_tp_first:
         return [None] * len(needs) if len(needs) > 1 else None
     if rows is None:
@@ -77,7 +84,12 @@ def make_data_iterators(
     return iterators if len(needs) > 1 else iterators[0]
 
 
+def _is_pair(needs: object) -> bool:
+    return isinstance(needs, tuple) and len(needs) == 2 and all(isinstance(each, bool) for each in needs)
+
+
 def _part_of(index: int, row: Mapping[str, Any], needs: StageNeeds) -> MicroBatch:
+    check_kinds(**{f"rows[{index}]": (row, Mapping)})
     if not any(needs):
         return metadata_of(row)
     wanted = ("tokens" if needs[0] else None, "labels" if needs[1] else None)

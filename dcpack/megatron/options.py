@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dcpack._checks import as_lengths, check_choice, check_int
+from dcpack._checks import as_lengths, check_choice, check_cost, check_int, check_kinds
 from dcpack.api import DEFAULT_COST, plan
 from dcpack.cost import CostModel, get_cost
 from dcpack.errors import ArgumentError
-from dcpack.padding import PaddingRule, check_capacity
+from dcpack.megatron.stages import MAX_STAGES
+from dcpack.padding import MAX_CP_SIZE, PaddingRule, check_capacity
 from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling import ON_EMPTY, Scheduler, get_scheduler
 from dcpack.sharding import SHARDINGS
 from dcpack.topology import legal_cp_sizes
 
 __all__ = ["StepOptions", "plan_step"]
-
-_STATIC = ("in_order", "balanced", "local_gain")  # one CP size, that of the mesh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class StepOptions:
         >>> StepOptions(capacity=64, pp_size=4, vpp_size=2, microbatch_group_size=3)
         Traceback (most recent call last):
         ...
-        dcpack.errors.ArgumentError: microbatch_group_size must be at least 4, got 3
+        dcpack.errors.ArgumentError: microbatch_group_size must be from 4 to 65536, got 3
     """
 
     capacity: int
@@ -77,20 +76,22 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         for name in ("cp_size", "tp_size", "pp_size", "vpp_size", "min_cp_size"):
-            check_int(name, getattr(self, name), minimum=1)
+            limit = MAX_CP_SIZE if "cp" in name else MAX_STAGES
+            check_int(name, getattr(self, name), minimum=1, maximum=limit)
         for name in ("max_cp_size", "max_sequences"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), minimum=self.min_cp_size if name == "max_cp_size" else 1)
         if isinstance(self.cp_sizes, str):
             legal_cp_sizes(1, self.cp_sizes)
         else:
-            as_lengths("cp_sizes", self.cp_sizes, minimum=1)
-        if isinstance(self.cost, str):
-            get_cost(self.cost)
+            largest = as_lengths("cp_sizes", self.cp_sizes, minimum=1).max(initial=0)
+            if not 1 <= largest <= MAX_CP_SIZE:
+                raise ArgumentError(f"cp_sizes must hold sizes from 1 to {MAX_CP_SIZE}, got {self.cp_sizes}")
+        check_cost(get_cost(self.cost) if isinstance(self.cost, str) else self.cost)
         if self.microbatch_group_size is not None:
             if self.vpp_size == 1:
                 raise ArgumentError("microbatch_group_size has no meaning without virtual stages (vpp_size 1)")
-            check_int("microbatch_group_size", self.microbatch_group_size, minimum=self.pp_size)
+            check_int("microbatch_group_size", self.microbatch_group_size, minimum=self.pp_size, maximum=MAX_STAGES)
         get_scheduler(self.scheduler)
         check_capacity(self.capacity, self.rule)
         check_choice("sharding", self.sharding, SHARDINGS)
@@ -104,8 +105,8 @@ class StepOptions:
 
     @property
     def is_static(self) -> bool:
-        """Whether every micro-batch has the CP size of the mesh."""
-        return get_scheduler(self.scheduler).name in _STATIC
+        """Whether every micro-batch has the CP size of the mesh: the scheduler takes one size of many."""
+        return len(get_scheduler(self.scheduler).usable_cp_sizes((1, 2, 4, 8))) == 1
 
     @property
     def microbatch_multiple(self) -> int:
@@ -132,6 +133,7 @@ def plan_step(padded_lengths: Any, options: StepOptions, *, num_ranks: int) -> P
         >>> plan_step([8, 8, 16, 4], StepOptions(capacity=16, vpp_size=2, pp_size=2), num_ranks=2).num_microbatches
         2
     """
+    check_kinds(options=(options, StepOptions))
     cost = get_cost(options.cost) if isinstance(options.cost, str) else options.cost
     return plan(
         padded_lengths,

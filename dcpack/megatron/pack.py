@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import check_int, list_offenders
+from dcpack._checks import as_array, as_lengths, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.exchange import NEUTRAL_VALUES
-from dcpack.layout import packed_offsets, padding_mask, scatter_real
-from dcpack.megatron.samples import LENGTH_KEYS, Sample
-from dcpack.padding import padding_multiple
+from dcpack.layout import MAX_OFFSET, packed_offsets, padding_mask, scatter_real
+from dcpack.megatron.samples import LENGTH_KEYS, Sample, length_of
+from dcpack.padding import MAX_CP_SIZE, padding_multiple
 from dcpack.plans import Plan
 
 __all__ = ["METADATA_KEYS", "MicroBatch", "build_packed_microbatches", "metadata_of", "pack_sequences"]
@@ -32,7 +32,7 @@ def pack_sequences(
     num_slots: int | None = None,
     local_cp_size: int = 1,
     cp_rank: int = 0,
-    per_token: Sequence[str] | None = None,
+    per_token: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> MicroBatch:
     """Return one packed row of the whole sequences, before any CP slicing.
 
@@ -45,14 +45,13 @@ def pack_sequences(
         num_slots: slots of the row where it is longer than its sequences.
         local_cp_size: ranks that share the row.
         cp_rank: which of them this is.
-        per_token: the per-token fields, of `per_token_fields`; None takes those that have one row a token in each of
-            `samples`.
+        per_token: the per-token fields, of `per_token_fields`: the row has all of them, neutral where a sequence has
+            none. None takes those that have one row a token in each of `samples`.
 
     Returns:
-        Every per-token field of the samples as [num_slots, ...]; ``cu_seqlens``, ``cu_seqlens_padded`` (int32[n + 1]),
-        ``max_seqlen`` (a Python int), ``local_cp_size``, ``cp_rank``, ``num_slots``, ``padding_mask``
-        (bool[num_slots], True in padding), and ``sample_fields`` where samples have fields that are not per token: a
-        mapping for each sequence.
+        Every per-token field as [num_slots, ...]; ``cu_seqlens``, ``cu_seqlens_padded`` (int32[n + 1]), ``max_seqlen``
+        (a Python int), ``local_cp_size``, ``cp_rank``, ``num_slots``, ``padding_mask`` (bool[num_slots], True in
+        padding), and ``sample_fields``: for each sequence a mapping of its fields that are not per token.
 
     Raises:
         ArgumentError: no sample, padded lengths that are too short, or fields that cannot share a row.
@@ -65,54 +64,71 @@ def pack_sequences(
         >>> row["tokens"].tolist(), row["cu_seqlens"].tolist(), row["cu_seqlens_padded"].tolist()
         ([5, 6, 0, 7], [0, 2, 3], [0, 3, 4])
     """
+    check_kinds(samples=(samples, list | tuple), per_token=(per_token, Mapping | None))
+    check_kinds(**{f"per_token[{name!r}]": (template, np.ndarray) for name, template in (per_token or {}).items()})
     if not samples:
         raise ArgumentError("samples must hold at least one sequence")
-    lengths = np.array([sample["original_seq_len"][0] for sample in samples], np.int64)
-    own_padded = np.array([sample["padded_seq_len"][0] for sample in samples], np.int64)
-    padded = own_padded if padded_lengths is None else padded_lengths
-    offsets = packed_offsets(lengths, padded)
+    real, own_padded = ([length_of(f"samples[{i}]", s, key) for i, s in enumerate(samples)] for key in LENGTH_KEYS)
+    lengths = np.array(real, np.int64)
+    offsets = packed_offsets(lengths, own_padded if padded_lengths is None else padded_lengths)
     end = int(offsets.cu_seqlens_padded[-1])
-    size = end if num_slots is None else check_int("num_slots", num_slots, minimum=end)
+    size = end if num_slots is None else check_int("num_slots", num_slots, minimum=end, maximum=MAX_OFFSET)
     mask = np.ones(size, np.bool_)
     mask[:end] = padding_mask(offsets.cu_seqlens, offsets.cu_seqlens_padded)
     slots = np.flatnonzero(~mask)
     names = sorted({name for sample in samples for name in sample if name not in LENGTH_KEYS})
     if per_token is None:
-        per_token = [name for name in names if _is_per_token(name, samples, own_padded)]
-    packed = [name for name in names if name in per_token]
-    row: MicroBatch = {name: _pack_field(name, samples, lengths, slots, size) for name in packed}
-    if other := [name for name in names if name not in per_token]:
-        row["sample_fields"] = [{name: np.array(s[name]) for name in other if name in s} for s in samples]
+        per_token = {name: _first(name, samples)[:0] for name in names if _is_per_token(name, samples, own_padded)}
+    other = [name for name in names if name not in per_token]
+    local_cp_size = check_int("local_cp_size", local_cp_size, minimum=1, maximum=MAX_CP_SIZE)
     return {
-        **row,
+        **{name: _pack_field(name, samples, own_padded, lengths, slots, size, per_token[name]) for name in per_token},
+        "sample_fields": [{name: np.array(s[name]) for name in other if name in s} for s in samples],
         "cu_seqlens": offsets.cu_seqlens,
         "cu_seqlens_padded": offsets.cu_seqlens_padded,
         "max_seqlen": offsets.max_seqlen,
-        "local_cp_size": check_int("local_cp_size", local_cp_size, minimum=1),
+        "local_cp_size": local_cp_size,
         "cp_rank": check_int("cp_rank", cp_rank, minimum=0, maximum=local_cp_size - 1),
         "num_slots": size,
         "padding_mask": mask,
     }
 
 
-def _is_per_token(name: str, samples: Sequence[Mapping[str, Any]], padded: npt.NDArray[np.int64]) -> bool:
-    pairs = zip(samples, padded.tolist(), strict=True)
-    return all(np.shape(sample[name])[:1] == (length,) for sample, length in pairs if name in sample)
+def _is_per_token(name: str, samples: Sequence[Mapping[str, Any]], padded: Sequence[int]) -> bool:
+    pairs = zip(samples, padded, strict=True)
+    return all(as_array(name, sample[name]).shape[:1] == (length,) for sample, length in pairs if name in sample)
+
+
+def _first(name: str, samples: Sequence[Mapping[str, Any]]) -> npt.NDArray[Any]:
+    return np.asarray(next(sample[name] for sample in samples if name in sample))
 
 
 def _pack_field(
-    name: str, samples: Sequence[Mapping[str, Any]], lengths: npt.NDArray[np.int64], slots: Any, size: int
+    name: str,
+    samples: Sequence[Mapping[str, Any]],
+    padded: Sequence[int],
+    lengths: npt.NDArray[np.int64],
+    slots: Any,
+    size: int,
+    template: npt.NDArray[Any],
 ) -> npt.NDArray[Any]:
+    """Return one field of the row; `template` has its dtype and further dims, also where no sample has the field."""
     neutral = NEUTRAL_VALUES.get(name, 0)
-    template = np.asarray(next(sample[name] for sample in samples if name in sample))[:0]
+    arrays = [as_array(f"samples[{i}][{name!r}]", s[name]) if name in s else None for i, s in enumerate(samples)]
+    if wrong := [
+        f"samples[{i}] has {length} tokens with padding, {name!r} {list(array.shape)}"
+        for i, (array, length) in enumerate(zip(arrays, padded, strict=True))
+        if array is not None and array.shape[:1] != (length,)
+    ]:
+        raise ArgumentError(f"a per-token field must have one row a token: {list_offenders(wrong)}")
     parts = [
-        sample[name][:length] if name in sample else np.full((length, *template.shape[1:]), neutral, template.dtype)
-        for sample, length in zip(samples, lengths.tolist(), strict=True)
+        np.full((length, *template.shape[1:]), neutral, template.dtype) if array is None else array[:length]
+        for array, length in zip(arrays, lengths.tolist(), strict=True)
     ]
     try:
-        values = np.concatenate(parts)
+        values = np.concatenate([template[:0], *parts])
     except (TypeError, ValueError) as error:
-        kinds = sorted({f"{np.asarray(part).dtype} {list(np.shape(part)[1:])}" for part in parts})
+        kinds = sorted({f"{part.dtype} {list(part.shape[1:])}" for part in (template, *parts)})
         raise ArgumentError(f"field {name!r} cannot share a row: {list_offenders(kinds)}") from error
     if neutral < 0 and values.dtype.kind == "u":
         values = values.astype(np.int64)
@@ -125,7 +141,7 @@ def build_packed_microbatches(
     plan_rank: int,
     *,
     ranks: Sequence[int] | None = None,
-    per_token: Sequence[str] | None = None,
+    per_token: Mapping[str, npt.NDArray[Any]] | None = None,
     to_device: Callable[[Any], Any] | None = None,
 ) -> list[MicroBatch]:
     """Return the packed rows of one rank, by micro-batch.
@@ -137,7 +153,8 @@ def build_packed_microbatches(
         plan_rank: the rank.
         ranks: int[num_ranks], the global number of each plan rank, such as ``groups.dp_cp.ranks``; None leaves the
             numbers of the plan.
-        per_token: the per-token fields, of `per_token_fields`; None takes, row by row, those that have one row a token.
+        per_token: the per-token fields, of `per_token_fields`, so that every row of every rank has the same; None
+            takes, row by row, those that have one row a token.
         to_device: moves the arrays of each row, such as ``backend.to_device``; None leaves them on the host.
 
     Returns:
@@ -156,6 +173,16 @@ def build_packed_microbatches(
         >>> row["tokens"].tolist(), row["local_cp_size"], row["cp_rank"], row["padding_mask"].tolist()
         ([5, 6, 7, 0], 2, 1, [False, False, False, True])
     """
+    check_kinds(
+        samples=(samples, Mapping),
+        plan=(plan, Plan),
+        ranks=(ranks, list | tuple | None),
+        per_token=(per_token, Mapping | None),
+        to_device=(to_device, Callable | None),
+    )
+    plan_rank = check_int("plan_rank", plan_rank, minimum=0, maximum=plan.num_ranks - 1)
+    if ranks is not None and as_lengths("ranks", ranks).size != plan.num_ranks:
+        raise ArgumentError(f"ranks must be one number for each of {plan.num_ranks} plan ranks, got {len(ranks)}")
     if plan.rows_per_rank > 1:
         raise PlanError(f"packed micro-batches need a plan with one row a rank, got {plan.rows_per_rank}")
     bins = plan.bins_of_rank(plan_rank).tolist()
@@ -189,34 +216,35 @@ def build_packed_microbatches(
     return rows
 
 
-def _dummy(length: int, template: Mapping[str, Any], per_token: Sequence[str] | None) -> Sample:
-    """Return a sequence of neutral values with the per-token fields of `template`, or the standard ones."""
-    dtypes = {"tokens": np.int64, "labels": np.int64, "loss_mask": np.float32, "position_ids": np.int64}
-    fields: dict[str, npt.NDArray[Any]] = {name: np.zeros(length, dtype) for name, dtype in dtypes.items()}
-    if template:
-        rows = int(template["padded_seq_len"][0])
-        fields = {
-            name: np.zeros((length, *np.shape(values)[1:]), np.asarray(values).dtype)
-            for name, values in template.items()
-            if (name in per_token if per_token is not None else np.shape(values)[:1] == (rows,))
-            and name not in LENGTH_KEYS
-        }
-    for name, values in fields.items():
+_STANDARD = {"tokens": np.int64, "labels": np.int64, "loss_mask": np.float32, "position_ids": np.int64}
+
+
+def _dummy(length: int, like: Mapping[str, Any], per_token: Mapping[str, npt.NDArray[Any]] | None) -> Sample:
+    """Return a sequence of neutral values: the fields `per_token`, or those of the sequence `like`, or the standard."""
+    templates = per_token or {name: np.zeros(0, dtype) for name, dtype in _STANDARD.items()}
+    if per_token is None and like:
+        rows = length_of("samples", like, "padded_seq_len")
+        arrays = {name: np.asarray(values) for name, values in like.items() if name not in LENGTH_KEYS}
+        templates = {name: array[:0] for name, array in arrays.items() if array.shape[:1] == (rows,)}
+    fields = {}
+    for name, template in templates.items():
         neutral = NEUTRAL_VALUES.get(name, 0)
-        if neutral < 0 and values.dtype.kind == "u":
-            fields[name] = values.astype(np.int64)
-        fields[name][...] = neutral
+        dtype = np.int64 if neutral < 0 and template.dtype.kind == "u" else template.dtype
+        fields[name] = np.full((length, *template.shape[1:]), neutral, dtype)
     return {**fields, "original_seq_len": np.array([length]), "padded_seq_len": np.array([length])}
 
 
 def move_row(row: Mapping[str, Any], to_device: Callable[[Any], Any]) -> MicroBatch:
-    """Return the row with its arrays moved; plain numbers stay what they are.
+    """Return the row with its arrays moved, those of single sequences too; plain numbers stay what they are.
 
     Example:
         >>> move_row({"tokens": np.array([1]), "max_seqlen": 1}, lambda array: array.tolist())
         {'tokens': [1], 'max_seqlen': 1}
     """
-    return {name: to_device(value) if isinstance(value, np.ndarray | list) else value for name, value in row.items()}
+    moved = {name: to_device(value) if isinstance(value, np.ndarray) else value for name, value in row.items()}
+    if "sample_fields" in row:
+        moved["sample_fields"] = [{name: to_device(v) for name, v in each.items()} for each in row["sample_fields"]]
+    return moved
 
 
 def metadata_of(row: Mapping[str, Any]) -> MicroBatch:
@@ -226,4 +254,5 @@ def metadata_of(row: Mapping[str, Any]) -> MicroBatch:
         >>> metadata_of({"tokens": [1, 2], "max_seqlen": 2, "local_cp_size": 1})
         {'max_seqlen': 2, 'local_cp_size': 1}
     """
+    check_kinds(row=(row, Mapping))
     return {name: row[name] for name in METADATA_KEYS if name in row}

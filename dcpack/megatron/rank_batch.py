@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, list_offenders
+from dcpack._checks import Int64Array, check_choice, check_int, check_kinds, list_offenders
 from dcpack.comm import broadcast_tree
 from dcpack.errors import ArgumentError
 from dcpack.export import megatron_fields, packed_seq_params
-from dcpack.layout import PackedOffsets, padding_mask
+from dcpack.layout import MAX_OFFSET, PackedOffsets, padding_mask
 from dcpack.megatron.groups import ParallelGroups
 from dcpack.megatron.pack import METADATA_KEYS
 from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS, StageNeeds, fields_left_out, needs_of_stage
-from dcpack.sharding import local_token_indices
+from dcpack.sharding import SHARDINGS, local_token_indices
 
 __all__ = ["RankBatch", "get_batch_for_rank", "slice_for_cp_rank"]
 
@@ -45,6 +45,7 @@ class RankBatch:
 
     def get(self, name: str) -> Any | None:
         """Return the per-token field `name`, or None where this stage does not compute on it."""
+        check_kinds(name=(name, str))
         return self.fields.get(name)
 
 
@@ -71,6 +72,7 @@ def slice_for_cp_rank(
     """
     own = local_token_indices(cu_seqlens_padded, cp_size, cp_rank, sharding)
     end = int(np.asarray(cu_seqlens_padded)[-1])
+    num_slots = check_int("num_slots", num_slots, minimum=end, maximum=MAX_OFFSET)
     share, rest = divmod(num_slots - end, cp_size)
     if share < 0 or rest:
         raise ArgumentError(f"the tail of a row of {num_slots} slots, from {end}, must divide by {cp_size} CP ranks")
@@ -91,7 +93,7 @@ def get_batch_for_rank(
     """Return this rank's part of the next micro-batch. Collective over the tensor-parallel group, one message.
 
     The first rank of the group takes the next micro-batch, slices it for its CP rank and sends the slice to the others.
-    What the iterator yields is not changed.
+    What the iterator yields is not changed. With `to_device` the ranks agree once more when all have moved theirs.
 
     Args:
         data_iterator: of `make_data_iterators`; None on all but the first rank of the tensor-parallel group.
@@ -104,7 +106,8 @@ def get_batch_for_rank(
         to_device: moves the arrays of the result, such as ``backend.to_device``; None leaves them on the host.
 
     Raises:
-        PeerError: the iterator has ended or is missing, or a micro-batch lacks a field; on every rank of the group.
+        PeerError: the iterator has ended or is missing, a micro-batch lacks a field, or `to_device` failed; on every
+            rank of the group.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -122,7 +125,10 @@ def get_batch_for_rank(
     """
     message: dict[str, Any] | None = None
     index: Int64Array | None = None
+    check_kinds(groups=(groups, ParallelGroups))
     with groups.tp.guard():
+        check_kinds(padded_in_both=(padded_in_both, bool), to_device=(to_device, Callable | None))
+        check_choice("sharding", sharding, SHARDINGS)
         needs = needs_of_stage(
             is_first=groups.is_first_stage,
             is_last=groups.is_last_stage,
@@ -139,7 +145,10 @@ def get_batch_for_rank(
     assert message is not None
     if index is None:
         index = _slots_of(message["metadata"], sharding)
-    return _batch_of(message, index, groups, padded_in_both, to_device or (lambda array: array))
+    if to_device is None:
+        return _batch_of(message, index, groups, padded_in_both, lambda array: array)
+    with groups.tp.guard():
+        return _batch_of(message, index, groups, padded_in_both, to_device)
 
 
 def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> tuple[dict[str, Any], Int64Array]:
@@ -149,6 +158,8 @@ def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> tuple[di
         row = next(data_iterator)
     except StopIteration as error:
         raise ArgumentError("data_iterator has ended: it holds the micro-batches of one step") from error
+    if not isinstance(row, Mapping):
+        raise ArgumentError(f"data_iterator must yield mappings, got {type(row).__name__}")
     wanted = [*(FIRST_STAGE_FIELDS if needs[0] else ()), *(LAST_STAGE_FIELDS if needs[1] else ())]
     if missing := [name for name in (*METADATA_KEYS, *wanted) if name not in row]:
         raise ArgumentError(f"the micro-batch lacks {list_offenders(missing)}")

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dcpack._checks import as_lengths, list_offenders
+from dcpack._checks import as_array, as_lengths, check_kinds, check_names, list_offenders
 from dcpack.comm import Communicator, all_gather_trees
+from dcpack.comm.dtypes import dtype_from_name, wire_name
 from dcpack.errors import ArgumentError
 from dcpack.exchange import PreparedSample, check_same_plan, gather_prepared, move_samples, routes_for
+from dcpack.exchange.table import common_dtype
 from dcpack.layout import IGNORED_LABEL, shift_labels
 from dcpack.loss import count_valid_tokens
-from dcpack.megatron.samples import LENGTH_KEYS, Sample
+from dcpack.megatron.samples import LENGTH_KEYS, Sample, length_of
 from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS
 from dcpack.plans import Plan
 
@@ -35,8 +38,10 @@ def complete_sample(sample: Mapping[str, Any]) -> Sample:
         >>> made["labels"].tolist(), made["loss_mask"].tolist(), made["position_ids"].tolist()
         ([6, 7, -100, -100], [1.0, 1.0, 0.0, 0.0], [0, 1, 2, 3])
     """
-    real, padded = int(sample["original_seq_len"][0]), int(sample["padded_seq_len"][0])
+    real, padded = (length_of("sample", sample, name) for name in LENGTH_KEYS)
     made = dict(sample)
+    if "tokens" not in made or as_array("tokens", made["tokens"]).shape != (padded,) or real > padded:
+        raise ArgumentError(f"sample must have {padded} tokens, of which {real} are real")
     if "labels" not in made:
         labels = shift_labels(made["tokens"][:real], [0, real])
         made["labels"] = np.concatenate([labels, np.full(padded - real, IGNORED_LABEL, labels.dtype)])
@@ -47,18 +52,24 @@ def complete_sample(sample: Mapping[str, Any]) -> Sample:
     return made
 
 
-def per_token_fields(communicator: Communicator, samples: Sequence[Mapping[str, Any]]) -> list[str]:
+def per_token_fields(communicator: Communicator, samples: Sequence[Mapping[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     """Return the fields that have one row a token in every sample of every rank that has them. Collective.
 
-    A field of fixed size can look like one on ranks, or in rows, whose sequences happen to be as long as it. So the
-    ranks decide once, for `reroute_samples` and `build_packed_microbatches`.
+    A field of fixed size can look like one on ranks, or in rows, whose sequences happen to be as long as it; and a rank
+    may have no sample with a field that others have. So the ranks decide once, for `reroute_samples` and
+    `build_packed_microbatches`.
 
     Args:
         communicator: the DPxCP domain.
         samples: this rank's sequences, as of `unpack_samples`.
 
+    Returns:
+        By name, sorted, an array without rows: of the field's further dimensions, and of a dtype that holds all that
+        the ranks have.
+
     Raises:
         PeerError: a sample of some rank has no length; on every rank.
+        ArgumentError: a field differs in its further dimensions, or has no common dtype; on every rank.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -66,18 +77,42 @@ def per_token_fields(communicator: Communicator, samples: Sequence[Mapping[str, 
         ...     length = 2 + communicator.rank
         ...     sample = {"tokens": np.arange(length), "image": np.zeros(2), "padded_seq_len": np.array([length])}
         ...     return per_token_fields(communicator, [sample])
-        >>> run_ranks(2, fn)
-        [['tokens'], ['tokens']]
+        >>> run_ranks(2, fn)[0]
+        {'tokens': array([], dtype=int64)}
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
-        names = {name for sample in samples for name in sample if name not in LENGTH_KEYS}
-        other = {name for sample in samples for name in names & sample.keys() if _is_other(sample, name)}
-    parts = all_gather_trees(communicator, [sorted(names), sorted(other)])
-    return sorted({name for part in parts for name in part[0]} - {name for part in parts for name in part[1]})
+        check_kinds(samples=(samples, list | tuple))
+        kinds, other = _kinds_of_fields(samples)
+    parts = all_gather_trees(communicator, [[[name, dtype, list(dims)] for name, dtype, dims in kinds], other])
+    others = {name for _, names in parts for name in names}
+    found: dict[str, set[tuple[str, tuple[int, ...]]]] = {}
+    for name, dtype, dims in (kind for kinds, _ in parts for kind in kinds):
+        found.setdefault(name, set()).add((dtype, tuple(dims)))
+    return {name: _template(name, found[name]) for name in sorted(found.keys() - others)}
 
 
-def _is_other(sample: Mapping[str, Any], name: str) -> bool:
-    return np.shape(sample[name])[:1] != (int(sample["padded_seq_len"][0]),)
+def _kinds_of_fields(samples: Sequence[Any]) -> tuple[list[tuple[str, str, tuple[int, ...]]], list[str]]:
+    """Return (name, dtype, further dims) of what can be per token here, and the names of what cannot."""
+    kinds: set[tuple[str, np.dtype[Any], tuple[int, ...]]] = set()
+    other: set[str] = set()
+    for i, sample in enumerate(samples):
+        rows = length_of(f"samples[{i}]", sample, "padded_seq_len")
+        for name, values in sample.items():
+            array = values if isinstance(values, np.ndarray) else as_array(f"samples[{i}][{name!r}]", values)
+            if name not in LENGTH_KEYS and array.shape[:1] == (rows,):
+                kinds.add((name, array.dtype, array.shape[1:]))
+            elif name not in LENGTH_KEYS:
+                other.add(name)
+    check_names("samples", {*other, *(name for name, _, _ in kinds)})
+    return sorted((name, wire_name(dtype), dims) for name, dtype, dims in kinds), sorted(other)
+
+
+def _template(name: str, kinds: set[tuple[str, tuple[int, ...]]]) -> npt.NDArray[Any]:
+    dims = sorted({dims for _, dims in kinds})
+    if len(dims) > 1:
+        raise ArgumentError(f"per-token field {name!r} must have the same dimensions everywhere: {dims}")
+    return np.zeros((0, *dims[0]), common_dtype(name, [dtype_from_name(dtype) for dtype, _ in sorted(kinds)]))
 
 
 def reroute_samples(
@@ -87,7 +122,7 @@ def reroute_samples(
     plan: Plan,
     *,
     sharding: str = "zigzag",
-    per_token: Sequence[str] | None = None,
+    per_token: Mapping[str, Any] | None = None,
     to_host: Callable[[Any], Any] = np.asarray,
 ) -> dict[int, Sample]:
     """Return the whole sequences that this rank's bins hold. Collective.
@@ -122,7 +157,14 @@ def reroute_samples(
         >>> dcpack.run_ranks(2, fn)
         [{0: [0, 0]}, {1: [1, 1]}]
     """
+    check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
+        check_kinds(
+            samples=(samples, list | tuple),
+            plan=(plan, Plan),
+            per_token=(per_token, Mapping | None),
+            to_host=(to_host, Callable),
+        )
         numbers = as_lengths("ids", ids)
         prepared = tuple(_prepare(i, sample, to_host) for i, sample in enumerate(samples))
         if cut := np.flatnonzero((plan.starts > 0) | (plan.entry_lengths < plan.lengths[plan.sequence_ids])).tolist():
@@ -130,7 +172,7 @@ def reroute_samples(
             raise ArgumentError(f"the plan cuts sequences, which go whole here: {listed}")
     if per_token is None:
         per_token = per_token_fields(communicator, [sample.fields for sample in prepared])
-    gathered = gather_prepared(communicator, prepared, ids=numbers, per_token=per_token)
+    gathered = gather_prepared(communicator, prepared, ids=numbers, per_token=list(per_token))
     check_same_plan(communicator, plan)
     if not np.array_equal(gathered.table.ids, np.arange(plan.num_sequences)):
         raise ArgumentError(
@@ -146,10 +188,8 @@ def reroute_samples(
 
 
 def _prepare(index: int, sample: Mapping[str, Any], to_host: Callable[[Any], Any]) -> PreparedSample:
-    if missing := [name for name in LENGTH_KEYS if name not in sample]:
-        raise ArgumentError(f"samples[{index}] has no {', '.join(missing)}; see unpack_samples")
-    real, padded = (int(sample[name][0]) for name in LENGTH_KEYS)
-    fields = {name: np.asarray(to_host(values)) for name, values in sample.items()}
+    real, padded = (length_of(f"samples[{index}]", sample, name) for name in LENGTH_KEYS)
+    fields = {name: as_array(f"samples[{index}][{name!r}]", to_host(values)) for name, values in sample.items()}
     standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
     if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (padded,)]:
         raise ArgumentError(f"samples[{index}] has {padded} tokens with padding, but {list_offenders(wrong)}")

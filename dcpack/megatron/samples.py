@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, list_offenders
+from dcpack._checks import Int64Array, as_array, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.layout import check_cu_seqlens
 from dcpack.megatron.stages import FIRST_STAGE_FIELDS, LAST_STAGE_FIELDS
@@ -26,6 +26,7 @@ Sample = dict[str, npt.NDArray[Any]]
 LENGTH_KEYS = ("original_seq_len", "padded_seq_len")
 """Real and padded tokens of a sequence, each int64[1]."""
 
+_INTEGERS = ("tokens", "labels", "position_ids")
 _OFFSET_KEYS = ("cu_seqlens", "cu_seqlens_padded")
 _PACK_KEYS = (*_OFFSET_KEYS, "max_seqlen", "batch_idx", "local_cp_size")  # say something of the pack, not of a sequence
 
@@ -78,12 +79,33 @@ def unpack_samples(
         >>> found.samples[1]["padded_seq_len"]
         array([5])
     """
+    check_kinds(items=(items, list | tuple), to_host=(to_host, Callable))
     if _is_packed(items):
         parts = [part for i, item in enumerate(items) for part in _slice(f"sample {i}", item, to_host)]
     else:
         parts = [_pass_through(f"sample {i}", item, to_host) for i, item in enumerate(items)]
     kept = tuple(part for part in parts if part["original_seq_len"][0] > 0)
     return UnpackedSamples(samples=kept, num_empty=len(parts) - len(kept))
+
+
+def length_of(where: str, sample: Any, name: str) -> int:
+    """Return the entry `name`, one of `LENGTH_KEYS`, of a single sequence.
+
+    Raises:
+        ArgumentError: no mapping, or no such entry of one integer of at least 0.
+
+    Example:
+        >>> length_of("samples[0]", {"padded_seq_len": np.array([4])}, "padded_seq_len")
+        4
+    """
+    if not isinstance(sample, Mapping):
+        raise ArgumentError(f"{where} must be a mapping from names to arrays, got {type(sample).__name__}")
+    if name not in sample:
+        raise ArgumentError(f"{where} has no {name}; see unpack_samples")
+    length = _length(where, name, sample)
+    if length < 0:
+        raise ArgumentError(f"{where}: {name} must be at least 0, got {length}")
+    return length
 
 
 def _is_packed(items: Sequence[Mapping[str, Any]]) -> bool:
@@ -132,6 +154,9 @@ def _fields(where: str, item: Mapping[str, Any], to_host: Callable[[Any], Any]) 
     standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
     if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (num_tokens,)]:
         raise ArgumentError(f"{where} has {num_tokens} tokens with padding, but {list_offenders(wrong)}")
+    floats = [name for name in _INTEGERS if name in fields and fields[name].dtype.kind not in "iu"]
+    if num_tokens and floats:
+        raise ArgumentError(f"{where}: {', '.join(floats)} must be integers, got {fields[floats[0]].dtype}")
     return fields, num_tokens
 
 
@@ -191,8 +216,8 @@ def _pass_through(where: str, item: Mapping[str, Any], to_host: Callable[[Any], 
     return {**fields, "original_seq_len": np.array([real]), "padded_seq_len": np.array([padded])}
 
 
-def _length(where: str, name: str, fields: Sample) -> int:
-    array = fields[name]
+def _length(where: str, name: str, fields: Mapping[str, Any]) -> int:
+    array = as_array(f"{where}: {name}", fields[name])
     if array.size != 1 or array.dtype.kind not in "iu":
         raise ArgumentError(f"{where}: {name} must be one integer, got {array.dtype} {list(array.shape)}")
     return int(array.reshape(-1)[0])

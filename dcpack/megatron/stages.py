@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dcpack._checks import check_int, list_offenders
+from dcpack._checks import check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["FIRST_STAGE_FIELDS", "LAST_STAGE_FIELDS", "StageNeeds", "needs_of_stage", "needs_of_virtual_stages"]
@@ -15,6 +15,9 @@ FIRST_STAGE_FIELDS = ("tokens", "position_ids")
 
 LAST_STAGE_FIELDS = ("labels", "loss_mask")
 """What the last stage computes on; stages that predict several tokens (MTP) as well."""
+
+MAX_STAGES = 2**16
+"""Most stages of a pipeline, and most virtual stages of a rank."""
 
 StageNeeds = tuple[bool, bool]
 """Whether a stage needs `FIRST_STAGE_FIELDS`, and whether it needs `LAST_STAGE_FIELDS`."""
@@ -38,8 +41,11 @@ def needs_of_virtual_stages(
         >>> needs_of_virtual_stages(is_first=True, is_last=False, vpp_size=2)
         ((True, False), (False, False))
     """
-    vpp_size = check_int("vpp_size", vpp_size, minimum=1)
-    if wrong := [repr(stage) for stage in mtp_stages if stage not in range(vpp_size)]:
+    check_kinds(is_first=(is_first, bool), is_last=(is_last, bool))
+    vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
+    if not isinstance(mtp_stages, Sequence) or isinstance(mtp_stages, str | bytes):
+        raise ArgumentError(f"mtp_stages must be a sequence of stages, got {mtp_stages!r}")
+    if wrong := [repr(stage) for stage in mtp_stages if type(stage) is not int or not 0 <= stage < vpp_size]:
         raise ArgumentError(f"mtp_stages must be from 0 to {vpp_size - 1}, got {list_offenders(wrong)}")
     return tuple(
         ((is_first and stage == 0) or stage in mtp_stages, (is_last and stage == vpp_size - 1) or stage in mtp_stages)
@@ -61,7 +67,8 @@ def needs_of_stage(*, is_first: bool, is_last: bool, vpp_size: int, vpp_stage: i
         >>> needs_of_stage(is_first=False, is_last=True, vpp_size=2, vpp_stage=1, has_mtp=False)
         (False, True)
     """
-    vpp_size = check_int("vpp_size", vpp_size, minimum=1)
+    check_kinds(has_mtp=(has_mtp, bool))
+    vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
     if vpp_stage is None and vpp_size > 1:
         raise ArgumentError(f"vpp_stage must be given where vpp_size is {vpp_size}")
     stage = check_int("vpp_stage", 0 if vpp_stage is None else vpp_stage, minimum=0, maximum=vpp_size - 1)

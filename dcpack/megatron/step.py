@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import exact_sum, list_offenders
+from dcpack._checks import check_int, check_kinds, exact_sum, list_offenders
 from dcpack.comm import broadcast_tree
 from dcpack.errors import ArgumentError, PeerError
 from dcpack.loss import count_valid_tokens
@@ -140,7 +140,10 @@ def wrap_data_iterator(
         >>> dcpack.run_ranks(2, fn)
         [(9, [(1, 5)]), (9, [(1, 4)])]
     """
+    check_kinds(groups=(groups, ParallelGroups))
     with _everywhere(groups):
+        check_kinds(options=(options, StepOptions), to_host=(to_host, Callable), to_device=(to_device, Callable | None))
+        num_microbatches = check_int("num_microbatches", num_microbatches, minimum=1)
         _check_sizes(groups, options)
         needs = needs_of_virtual_stages(
             is_first=groups.is_first_stage,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import dcpack
+from dcpack.comm import FakeBackend
 from dcpack.errors import DcpackError, PeerError
 
 OURS = {kind.__name__ for kind in DcpackError.__subclasses__()} - {"PeerError"} | {"EndOfData"}
@@ -39,7 +39,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "object": object,
     "date": lambda: datetime.date(2026, 1, 1),
     "function": lambda: lambda *args, **options: object(),
-    "type": lambda: int,
+    "type": lambda: Exception,
     "list": list,
     "map": dict,
     "odd map": lambda: {3: object()},
@@ -61,16 +61,19 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 @dataclass(frozen=True)
 class Call:
-    """A public callable and arguments that it takes.
+    """A public callable, and what makes arguments that it takes: a function of a communicator, or of nothing.
 
     Each argument in turn, but for `skips`, is replaced by each of `VALUES`: an error of ours must come of it, or an
-    answer where the table of the room says so. With `communicator` it is called on a rank, which is that argument.
+    answer where the table of the room says so.
     """
 
     fn: Callable[..., Any]
-    make: Callable[[], dict[str, Any]]
-    communicator: str | None = None
+    make: Callable[..., dict[str, Any]]
     skips: tuple[str, ...] = ()
+
+    def arguments(self) -> dict[str, Any]:
+        wants = any(item.default is item.empty for item in inspect.signature(self.make).parameters.values())
+        return self.make(FakeBackend(deadline_s=20.0).world()) if wants else self.make()
 
 
 def attempt(fn: Callable[[], Any]) -> str:
@@ -86,26 +89,16 @@ def attempt(fn: Callable[[], Any]) -> str:
     return "taken"
 
 
-def on_a_rank(fn: Callable[[dcpack.Communicator], str]) -> str:
-    return dcpack.run_ranks(1, fn, deadline_s=20.0)[0]
-
-
 def outcome(call: Call, **changed: Any) -> str:
     """What comes of a call with some arguments replaced."""
-    if call.communicator is None:
-        return attempt(lambda: call.fn(**{**call.make(), **changed}))
-    name = call.communicator
-    return on_a_rank(lambda own: attempt(lambda: call.fn(**{name: own, **call.make(), **changed})))
-
-
-def arguments(call: Call) -> list[str]:
-    return [*call.make(), *([call.communicator] if call.communicator else [])]
+    given = {**call.arguments(), **changed}
+    return attempt(lambda: call.fn(**given))
 
 
 def findings(call: Call) -> dict[str, dict[str, list[str]]]:
     """Per argument: which values are taken, and which meet neither an answer nor an error of ours."""
     found: dict[str, dict[str, list[str]]] = {}
-    for argument in arguments(call):
+    for argument in call.arguments():
         if argument in call.skips:
             continue
         outcomes = {name: outcome(call, **{argument: make()}) for name, make in VALUES.items()}

@@ -35,13 +35,16 @@ CALLS = {
     "prepare_samples": Call(exchange.prepare_samples, lambda: {"samples": SAMPLES, "per_token": ["image2"]}),
     "gather_samples": Call(
         exchange.gather_samples,
-        lambda: {"samples": SAMPLES, "ids": [3, 4], "per_token": ["other"]},
-        communicator="communicator",
+        lambda own: {"communicator": own, "samples": SAMPLES, "ids": [3, 4], "per_token": ["other"]},
     ),
     "gather_prepared": Call(
         exchange.gather_prepared,
-        lambda: {"local": GATHERED.local, "ids": [3, 4], "per_token": ["other"]},
-        communicator="communicator",
+        lambda communicator: {
+            "communicator": communicator,
+            "local": GATHERED.local,
+            "ids": [3, 4],
+            "per_token": ["other"],
+        },
     ),
     "SampleTable.has_field": Call(TABLE.has_field, lambda: {"name": "x"}),
     "align_fields": Call(exchange.align_fields, lambda: {"plan": PLAN, "table": TABLE, "fields": ["image"]}),
@@ -76,27 +79,34 @@ CALLS = {
             "dummy_fields": {"image": np.zeros(PLAN.num_bins, np.bool_)},
         },
     ),
-    "check_same_plan": Call(exchange.check_same_plan, lambda: {"plan": PLAN}, communicator="communicator"),
+    "check_same_plan": Call(exchange.check_same_plan, lambda own: {"communicator": own, "plan": PLAN}),
     "process_of_rank": Call(exchange.process_of_rank, lambda: {"plan": PLAN, "topology": DOMAIN}),
     "ranks_of_process": Call(
-        exchange.ranks_of_process, lambda: {"plan": PLAN, "topology": DOMAIN}, communicator="communicator"
+        exchange.ranks_of_process, lambda own: {"communicator": own, "plan": PLAN, "topology": DOMAIN}
     ),
     "routes_for": Call(
         exchange.routes_for,
-        lambda: {"gathered": GATHERED, "plan": PLAN, "topology": DOMAIN, "sharding": "zigzag", "routing": "sliced"},
-        communicator="communicator",
+        lambda communicator: {
+            "communicator": communicator,
+            "gathered": GATHERED,
+            "plan": PLAN,
+            "topology": DOMAIN,
+            "sharding": "zigzag",
+            "routing": "sliced",
+        },
     ),
     "move_samples": Call(
         exchange.move_samples,
-        lambda: {"gathered": GATHERED, "plan": PLAN, "routes": ROUTES},
-        communicator="communicator",
+        lambda own: {"communicator": own, "gathered": GATHERED, "plan": PLAN, "routes": ROUTES},
     ),
     "kept_valid_tokens": Call(
-        exchange.kept_valid_tokens, lambda: {"gathered": GATHERED, "plan": PLAN}, communicator="communicator"
+        exchange.kept_valid_tokens,
+        lambda own: {"communicator": own, "gathered": GATHERED, "plan": PLAN},
     ),
     "exchange_samples": Call(
         exchange.exchange_samples,
-        lambda: {
+        lambda communicator: {
+            "communicator": communicator,
             "gathered": GATHERED,
             "plan": PLAN,
             "topology": DOMAIN,
@@ -105,11 +115,11 @@ CALLS = {
             "static_shapes": SHAPES,
             "dummy_fields": {"image": np.zeros(PLAN.num_bins, np.bool_)},
         },
-        communicator="communicator",
     ),
     "restore": Call(
         exchange.restore,
-        lambda: {
+        lambda communicator: {
+            "communicator": communicator,
             "gathered": GATHERED,
             "plan": PLAN,
             "batches": BATCHES,
@@ -118,7 +128,6 @@ CALLS = {
             "sharding": "zigzag",
             "fill_value": 0,
         },
-        communicator="communicator",
     ),
     "StaticShapes": Call(
         exchange.StaticShapes, lambda: {"max_sequences": 4, "row_lengths": (8, 16), "max_seqlens": (8,)}

@@ -11,7 +11,7 @@ from hostile_calls import VALUES, Call
 
 from dcpack.errors import DcpackError
 
-ROOMS = ("exchange", "export")
+ROOMS = ("exchange", "export", "megatron")
 TABLES: dict[str, Any] = {room: importlib.import_module(f"hostile_{room}") for room in ROOMS}
 CALLS = {(room, name): call for room, table in TABLES.items() for name, call in table.CALLS.items()}
 
@@ -34,7 +34,7 @@ def test_every_argument(room: str, name: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_table_names_what_there_is(room: str) -> None:
     table = TABLES[room]
-    known = {f"{name}.{argument}" for name, call in table.CALLS.items() for argument in hostile_calls.arguments(call)}
+    known = {f"{name}.{argument}" for name, call in table.CALLS.items() for argument in call.arguments()}
     assert set(table.TAKES) <= known
     assert {value for text in table.TAKES.values() for value in text.split(", ")} <= set(VALUES)
 
@@ -43,7 +43,7 @@ def test_the_table_names_what_there_is(room: str) -> None:
 def test_no_argument_is_left_out(room: str, name: str) -> None:
     call = CALLS[room, name]
     if " " not in name:  # others try one place inside an argument
-        assert set(hostile_calls.arguments(call)) == set(hostile_calls.parameters(call.fn))
+        assert set(call.arguments()) == set(hostile_calls.parameters(call.fn))
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -60,16 +60,19 @@ def refuses(value: Any) -> None:
     raise DcpackError(f"{value!r}")
 
 
+def answers(value: Any) -> str:
+    return repr(value)
+
+
 def fails(value: Any) -> None:
     raise KeyError("x")
 
 
 @pytest.mark.parametrize(
-    ("fn", "is_taken", "wrong"), [(refuses, False, None), (repr, True, None), (fails, False, "KeyError: 'x'")]
+    ("fn", "is_taken", "wrong"), [(refuses, False, None), (answers, True, None), (fails, False, "KeyError: 'x'")]
 )
 def test_the_harness_tells_right_from_wrong(fn: Any, is_taken: bool, wrong: str | None) -> None:
-    for communicator in (None, "communicator"):
-        call = Call(lambda value, communicator=None: fn(value), lambda: {"value": 1}, communicator=communicator)
-        found = hostile_calls.findings(call)["value"]
+    for make in (lambda: {"value": 1}, lambda world: {"value": world}):
+        found = hostile_calls.findings(Call(fn, make))["value"]
         assert found["taken"] == (list(VALUES) if is_taken else [])
         assert found["wrong"] == ([f"{name}: {wrong}" for name in VALUES] if wrong else [])

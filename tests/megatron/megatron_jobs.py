@@ -264,7 +264,9 @@ def _check_stages(case: Case, each: dict[str, Any]) -> None:
         names |= {"weight"} if first or last else set()
         assert (rows is None) == (each["place"]["tp"] > 0)
         for row in rows or ():
-            assert set(row) == names | set(METADATA_KEYS) | ({"padding_mask", "cp_group"} if names else set())
+            assert set(row) == names | set(METADATA_KEYS) | (
+                {"padding_mask", "cp_group", "sample_fields"} if names else set()
+            )
             assert (row["cu_seqlens"].dtype, row["cu_seqlens_padded"].dtype) == (np.int32, np.int32)
             assert type(row["max_seqlen"]) is int
         dtypes = {"tokens": "int64", "position_ids": "int64", "labels": "int64", "loss_mask": "float32"}

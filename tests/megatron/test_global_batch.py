@@ -130,5 +130,5 @@ def test_ranks_that_want_different_numbers_of_items_all_hear_of_it() -> None:
 
 
 def test_num_microbatches_is_checked() -> None:
-    with pytest.raises(PeerError, match="num_microbatches must be at least 1, got 0"):
+    with pytest.raises(PeerError, match="num_microbatches must be from 1 to 2147483647, got 0"):
         read([[sample(1)]], num_microbatches=0)

@@ -106,7 +106,7 @@ def test_fields_that_are_not_per_token_go_with_their_sequence() -> None:
     [
         ([], {}, "samples must hold at least one sequence"),
         ([sample(1, 4)], {"padded_lengths": [3]}, "sequence 0 has 4 tokens padded to 3"),
-        ([sample(1, 4)], {"num_slots": 3}, "num_slots must be at least 4, got 3"),
+        ([sample(1, 4)], {"num_slots": 3}, "num_slots must be from 4 to 2147483647, got 3"),
         ([sample(1, 4)], {"cp_rank": 1}, "cp_rank must be from 0 to 0, got 1"),
         (
             [sample(1, 2, x=np.zeros((2, 3))), sample(2, 1, x=np.zeros((1, 4)))],
@@ -177,16 +177,29 @@ def test_a_dummy_has_labels_that_do_not_count_where_labels_are_unsigned() -> Non
 def test_ranks_may_agree_on_what_is_per_token() -> None:
     plan = dcpack.plan([4], num_ranks=2, capacity=8, max_cp_size=1, on_empty="dummy", padding=PaddingRule())
     found = {0: sample(1, 4, image=np.arange(4))}
-    for rank, fields in enumerate(([{"image": [0, 1, 2, 3]}], None)):
-        (row,) = build_packed_microbatches(found, plan, rank, per_token=["tokens"])
+    agreed = {"tokens": np.zeros(0, np.int64), "score": np.zeros((0, 2), np.float16)}
+    for rank, fields in enumerate(([{"image": [0, 1, 2, 3]}], [{}])):
+        (row,) = build_packed_microbatches(found if rank == 0 else {}, plan, rank, per_token=agreed)
         assert "image" not in row
-        got = row.get("sample_fields")
-        assert fields == (None if got is None else [{"image": each["image"].tolist()} for each in got])
+        assert fields == [{name: values.tolist() for name, values in each.items()} for each in row["sample_fields"]]
+        assert (row["score"].dtype, row["score"].tolist()) == (np.float16, [[0.0, 0.0]] * row["num_slots"])
+
+
+def test_a_per_token_field_has_a_row_a_token() -> None:
+    fields = {"score": np.zeros((0, 2))}
+    with pytest.raises(
+        ArgumentError, match=r"one row a token: samples\[1\] has 4 tokens with padding, 'score' \[3, 2\]"
+    ):
+        pack_sequences([sample(1, 4), sample(2, 4, score=np.ones((3, 2)))], per_token=fields)
+    with pytest.raises(ArgumentError, match=r"field 'score' cannot share a row: float64 \[2\], float64 \[3\]"):
+        pack_sequences([sample(1, 4, score=np.ones((4, 3)))], per_token=fields)
 
 
 def test_arrays_can_be_moved_at_once() -> None:
     plan = dcpack.plan([3], num_ranks=1, capacity=8)
-    (row,) = build_packed_microbatches({0: sample(1, 3)}, plan, 0, to_device=lambda array: ("moved", array))
+    given = {0: sample(1, 3, image=np.zeros(2))}
+    (row,) = build_packed_microbatches(given, plan, 0, to_device=lambda array: ("moved", array))
+    assert row["sample_fields"][0]["image"][0] == "moved"
     assert row["tokens"][0] == row["cu_seqlens"][0] == row["padding_mask"][0] == "moved"
     assert (row["max_seqlen"], row["local_cp_size"]) == (3, 1)
 

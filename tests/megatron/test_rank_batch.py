@@ -19,7 +19,7 @@ from dcpack.megatron import (
     pack_sequences,
     slice_for_cp_rank,
 )
-from dcpack.scheduling import InOrder
+from dcpack.scheduling import SCHEDULERS, InOrder
 
 jobs: Any = importlib.import_module("megatron_jobs")
 
@@ -57,7 +57,7 @@ def test_te_golden_slices() -> None:
     assert slice_for_cp_rank([0, 8, 16], 16, 2, 1, "contiguous").tolist() == list(range(8, 16))
     with pytest.raises(ArgumentError, match="the tail of a row of 19 slots, from 16, must divide by 2 CP ranks"):
         slice_for_cp_rank([0, 8, 16], 19, 2, 0)
-    with pytest.raises(ArgumentError, match="the tail of a row of 14 slots"):
+    with pytest.raises(ArgumentError, match="num_slots must be from 16 to 2147483647, got 14"):
         slice_for_cp_rank([0, 8, 16], 14, 2, 0)
 
 
@@ -167,12 +167,52 @@ def test_a_mesh_that_does_not_fit_the_world() -> None:
         dcpack.run_ranks(2, lambda world: build_groups(world, shared))
 
 
+def test_a_rank_that_cannot_move_its_arrays_is_told_to_its_group() -> None:
+    caught = {}
+
+    def fn(world: dcpack.Communicator) -> None:
+        groups = build_groups(world, dcpack.Topology(axes=("tp",), sizes=(2,)))
+
+        def to_device(array: Any) -> Any:
+            if world.rank == 1:
+                raise MemoryError("no room")
+            return array
+
+        try:
+            get_batch_for_rank(iter([row()]) if world.rank == 0 else None, groups, to_device=to_device)
+        except PeerError as error:
+            caught[world.rank] = (error.rank, error.cause)
+
+    dcpack.run_ranks(2, fn)
+    assert caught == {0: (1, "MemoryError"), 1: (1, "MemoryError")}
+
+
+class _OneSize:
+    """A scheduler of somebody else's that keeps the CP size it is given."""
+
+    def __init__(self, sizes: int) -> None:
+        self.sizes = sizes
+
+    def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
+        return legal[: self.sizes]
+
+    def schedule(self, problem: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_whether_the_cp_size_is_static_is_what_the_scheduler_takes() -> None:
+    static = [name for name in SCHEDULERS if StepOptions(capacity=8, scheduler=name).is_static]
+    assert sorted(static) == ["balanced", "in_order", "local_gain"]
+    assert StepOptions(capacity=8, scheduler=_OneSize(1)).is_static  # type: ignore[arg-type]  # it has no name
+    assert not StepOptions(capacity=8, scheduler=_OneSize(2)).is_static  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"capacity": 0}, "capacity must be at least 1"),
-        ({"vpp_size": 0}, "vpp_size must be at least 1"),
-        ({"pp_size": 4, "vpp_size": 2, "microbatch_group_size": 3}, "microbatch_group_size must be at least 4, got 3"),
+        ({"vpp_size": 0}, "vpp_size must be from 1 to 65536"),
+        ({"pp_size": 4, "vpp_size": 2, "microbatch_group_size": 3}, "microbatch_group_size must be from 4 to 65536"),
         ({"microbatch_group_size": 4}, "microbatch_group_size has no meaning without virtual stages"),
         ({"scheduler": "best"}, "scheduler must be one of 'in_order'"),
         ({"sharding": "halves"}, "sharding must be one of"),
@@ -184,6 +224,8 @@ def test_a_mesh_that_does_not_fit_the_world() -> None:
         ({"cp_sizes": "some"}, "cp_sizes must be 'powers_of_two'"),
         ({"cp_sizes": (2, 0)}, r"cp_sizes must be at least 1: cp_sizes\[1\] = 0"),
         ({"cost": "guess"}, "unknown cost 'guess'"),
+        ({"cost": 3}, "cost must be a cost model, 3 has no columns, bin_time, node_size, unit"),
+        ({"cost": dcpack.QuadraticCost}, "cost must be a cost model, .* is a class"),
     ],
 )
 def test_options_are_checked_when_they_are_made(options: dict[str, Any], text: str) -> None:

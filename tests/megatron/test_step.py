@@ -177,6 +177,36 @@ def test_a_field_that_looks_per_token_in_one_row_is_none_there() -> None:
     assert dcpack.run_ranks(2, fn) == [[(None, [image] * 2)], [(None, [image])]]
 
 
+def test_a_field_of_some_samples_is_in_every_row_of_every_rank() -> None:
+    # Rank 0 reads the only sample with a score, of 4 tokens; each rank packs one sequence.
+    mesh = dcpack.Topology(axes=("dp",), sizes=(3,))
+    options = StepOptions(capacity=8, scheduler="in_order", on_empty="dummy")
+
+    def fn(world: dcpack.Communicator) -> list[Any]:
+        given = ({"score": np.arange(4, dtype=np.float16) + 1}, {"score": np.ones(8, np.float32)}, {})
+        items = [[sample(4, **given[0]), sample(8)], [sample(8, **given[1])], [sample(8)]][world.rank]
+        step = wrap_data_iterator(iter([items]), build_groups(world, mesh), options, num_microbatches=1)
+        rows = list(step.data_iterator)
+        return [(sorted(row), str(row["score"].dtype), float(row["score"].sum())) for row in rows]
+
+    found = dcpack.run_ranks(3, fn)
+    rows = [row for mine in found for row in mine]
+    assert len({tuple(keys) for keys, _, _ in rows}) == 1
+    assert {dtype for _, dtype, _ in rows} == {"float32"}
+    assert sorted(total for _, _, total in rows) == [0.0, 0.0, 0.0, 0.0, 8.0, 10.0]
+
+
+def test_fields_that_differ_between_ranks_are_an_error_on_all() -> None:
+    mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
+
+    def fn(world: dcpack.Communicator) -> None:
+        items = [sample(4, score=np.zeros((4, 2 + world.rank)))]
+        wrap_data_iterator(iter([items]), build_groups(world, mesh), StepOptions(capacity=8), num_microbatches=1)
+
+    with pytest.raises(PeerError, match=r"per-token field 'score' must have the same dimensions everywhere"):
+        dcpack.run_ranks(2, fn)
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
