@@ -27,6 +27,7 @@ NUM_RANKS = 3
 # gather: agree, all_gather; exchange: agree, all_gather of digests, agree, all_to_all, agree;
 # restore: agree, all_gather, agree, all_to_all.
 NUM_CALLS = 11
+NO_SAMPLES: Any = [3]
 
 
 Step = Callable[[dcpack.Communicator], tuple[list[PackedBatch], list[npt.NDArray[Any] | None]]]
@@ -168,7 +169,7 @@ def test_one_wrong_byte_in_a_digest_stops_all(offset: int, step: Step) -> None:
         kept_valid_tokens,
         exchange_samples,
         lambda communicator, gathered, plan: restore(communicator, gathered, plan, {}, {}),
-        lambda communicator, gathered, plan: gather_prepared(communicator, gathered.local if plan else [3]),
+        lambda communicator, gathered, plan: gather_prepared(communicator, gathered.local if plan else NO_SAMPLES),
     ],
 )
 def test_what_is_no_plan_on_one_rank_is_told_to_all(
