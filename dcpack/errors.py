@@ -78,6 +78,11 @@ class PeerError(DcpackError, RuntimeError):
             (calls that do not match each other).
         cause: name of the exception type on that rank, for example ``"KeyError"``; empty without one.
 
+    Args:
+        message: what happened, on which ranks.
+        rank: as the attribute.
+        cause: as the attribute.
+
     Example:
         >>> error = PeerError("rank 2 failed", rank=2, cause="KeyError")
         >>> error.rank, error.cause

@@ -57,6 +57,11 @@ class PackedOffsets:
         cu_seqlens: int32[n + 1], starts at 0, counts real tokens.
         cu_seqlens_padded: int32[n + 1], starts at 0, the place of each sequence in the padded row.
         max_seqlen: a Python int, the largest padded length in tokens (0 without sequences).
+
+    Example:
+        >>> offsets = packed_offsets([3, 2], [4, 4])
+        >>> offsets.cu_seqlens.tolist(), offsets.cu_seqlens_padded.tolist(), offsets.max_seqlen
+        ([0, 3, 5], [0, 4, 8], 4)
     """
 
     cu_seqlens: Int32Array
@@ -93,6 +98,13 @@ def _check_int32(total: float) -> None:
 def check_cu_seqlens(name: str, cu_seqlens: Any) -> Int64Array:
     """Return `cu_seqlens` as int64[n + 1] if it starts at 0 and never decreases.
 
+    Args:
+        name: what the offsets are called, for errors.
+        cu_seqlens: [n + 1], integers.
+
+    Raises:
+        ArgumentError: other values, or none; the first falls are named.
+
     Example:
         >>> check_cu_seqlens("cu_seqlens", [0, 5, 3])
         Traceback (most recent call last):
@@ -111,6 +123,12 @@ def check_cu_seqlens(name: str, cu_seqlens: Any) -> Int64Array:
 
 def lengths_from_cu_seqlens(cu_seqlens: Any) -> Int64Array:
     """Return the length of each sequence.
+
+    Args:
+        cu_seqlens: [n + 1], integers that start at 0 and never decrease.
+
+    Returns:
+        int64[n], in tokens.
 
     Example:
         >>> lengths_from_cu_seqlens([0, 3, 5, 9]).tolist()
@@ -153,6 +171,10 @@ def _length_pair(lengths: Any, padded_lengths: Any) -> tuple[Int64Array, Int64Ar
 def slots_of_real_tokens(lengths: Any, padded_lengths: Any = None) -> Int64Array:
     """Return the place in the padded row of each real token, in order.
 
+    Args:
+        lengths: int64[n], real tokens of each sequence.
+        padded_lengths: int64[n], its slots in the row; None is no padding.
+
     Returns:
         int64[sum(lengths)].
 
@@ -167,6 +189,10 @@ def slots_of_real_tokens(lengths: Any, padded_lengths: Any = None) -> Int64Array
 
 def position_ids(lengths: Any, padded_lengths: Any = None) -> Int64Array:
     """Return the position of each slot in its own sequence; 0 in padding.
+
+    Args:
+        lengths: int64[n], real tokens of each sequence.
+        padded_lengths: int64[n], its slots in the row; None is no padding.
 
     Returns:
         int64[sum(padded_lengths)].
@@ -184,6 +210,10 @@ def position_ids(lengths: Any, padded_lengths: Any = None) -> Int64Array:
 def segment_ids(lengths: Any, padded_lengths: Any = None) -> Int32Array:
     """Return the number of the sequence in each slot, from 1; 0 in padding.
 
+    Args:
+        lengths: int64[n], real tokens of each sequence.
+        padded_lengths: int64[n], its slots in the row; None is no padding.
+
     Returns:
         int32[sum(padded_lengths)].
 
@@ -200,8 +230,15 @@ def segment_ids(lengths: Any, padded_lengths: Any = None) -> Int32Array:
 def padding_mask(cu_seqlens: Any, cu_seqlens_padded: Any) -> BoolArray:
     """Tell which slots of a padded row are padding.
 
+    Args:
+        cu_seqlens: int32[n + 1], real tokens.
+        cu_seqlens_padded: int32[n + 1], padded tokens.
+
     Returns:
         bool[cu_seqlens_padded[-1]], True in padding.
+
+    Raises:
+        ArgumentError: offsets that do not fit each other; the sequences are named.
 
     Example:
         >>> padding_mask([0, 3, 5], [0, 4, 8]).astype(int).tolist()
@@ -258,6 +295,9 @@ def shift_labels(tokens: Any, cu_seqlens: Any) -> npt.NDArray[Any]:
 
     Returns:
         Labels, [t], of the dtype of `tokens` where that can hold -100.
+
+    Raises:
+        ArgumentError: tokens that are no integers, or that do not end with `cu_seqlens`.
 
     Example:
         >>> shift_labels([10, 11, 12, 20, 21, 22], [0, 3, 6]).tolist()

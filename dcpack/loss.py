@@ -66,6 +66,13 @@ def valid_token_mask(labels: Any, loss_mask: Any = None) -> npt.NDArray[np.bool_
 def count_valid_tokens(labels: Any, loss_mask: Any = None) -> int:
     """Return how many tokens count in the loss.
 
+    Args:
+        labels: [t], integers; -100 is ignored.
+        loss_mask: [t], finite; 0 does not count. None counts all labels.
+
+    Returns:
+        Tokens whose label and mask both count.
+
     Example:
         >>> count_valid_tokens([5, -100, 7])
         2
@@ -154,6 +161,9 @@ def averaging_factor(num_averaged_ranks: int) -> float:
     average is undone: multiply the loss of every rank by the number of ranks whose gradients are averaged (DP x CP
     together where CP ranks take part in the same reduction). Wrappers told to sum (FSDP2's
     ``set_gradient_divide_factor(1.0)``, Megatron-Core's ``calculate_per_token_loss``) need no factor.
+
+    Args:
+        num_averaged_ranks: ranks whose gradients are averaged, at least 1.
 
     Example:
         >>> averaging_factor(8)

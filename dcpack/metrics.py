@@ -16,6 +16,9 @@ __all__ = ["batch_metrics", "mean_cp_size", "num_cut_sequences", "plan_metrics",
 def mean_cp_size(plan: Plan) -> float:
     """Return the mean CP size that a token meets: ``1 + sum(L * (cp - 1)) / sum(L)`` over all entries.
 
+    Args:
+        plan: any plan.
+
     Example:
         >>> import dcpack
         >>> mean_cp_size(dcpack.plan([150, 50], num_ranks=3, capacity=100))
@@ -28,6 +31,9 @@ def mean_cp_size(plan: Plan) -> float:
 
 def num_cut_sequences(plan: Plan) -> int:
     """Return how many sequences lie in several bins or lost a part; those that were dropped whole are not among them.
+
+    Args:
+        plan: any plan.
 
     Example:
         >>> import dcpack
@@ -83,9 +89,24 @@ def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
 def route_metrics(routes: Routes) -> dict[str, float]:
     """Return what an exchange moves.
 
+    Args:
+        routes: of one exchange.
+
     Returns:
         ``exchange/bytes_moved(B)``: bytes between processes; ``exchange/num_segments``; and
         ``exchange/max_bytes_sent(B)``: the busiest sender's share.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, gather_samples
+        >>> def step(communicator):
+        ...     samples = [{"input_ids": [1, 2, 3]}] if communicator.rank == 0 else []
+        ...     table = gather_samples(communicator, samples).table
+        ...     plan = dcpack.plan(table.lengths, num_ranks=2, capacity=2, padding=dcpack.PaddingRule())
+        ...     return route_metrics(build_routes(plan, table, num_processes=2))
+        >>> found = dcpack.run_ranks(2, step)[0]               # half of the sequence goes to rank 1
+        >>> found["exchange/bytes_moved(B)"] == found["exchange/max_bytes_sent(B)"] > 0
+        True
     """
     sent = [int(routes.send_counts(process).sum()) for process in range(routes.num_processes)]
     return {
@@ -98,9 +119,23 @@ def route_metrics(routes: Routes) -> dict[str, float]:
 def batch_metrics(batches: Iterable[PackedBatch]) -> dict[str, float]:
     """Return what the batches of one rank hold.
 
+    Args:
+        batches: of one rank, as `dcpack.exchange.exchange_samples` returns them.
+
     Returns:
         ``batch/num_batches``, ``batch/num_tokens`` (slots), ``batch/num_real_tokens``, ``batch/num_valid_tokens`` and
         ``batch/padding_share``.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import exchange_samples, gather_samples
+        >>> def step(communicator):
+        ...     gathered = gather_samples(communicator, [{"input_ids": [1, 2, 3]}])
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4, padding=dcpack.PaddingRule(block=4))
+        ...     return batch_metrics(exchange_samples(communicator, gathered, plan)[0])
+        >>> found = dcpack.run_ranks(1, step)[0]
+        >>> found["batch/num_tokens"], found["batch/num_real_tokens"], found["batch/padding_share"]
+        (4.0, 3.0, 0.25)
     """
     found = list(batches)
     slots = sum(batch.num_tokens for batch in found)

@@ -130,6 +130,10 @@ def _round_up(name: str, values: Any, multiple: Any) -> Int64Array:
 def padding_multiple(padding: PaddingRule | None, cp_size: Any) -> Any:
     """Return `padding.multiple(cp_size)`, or ones where there is no rule.
 
+    Args:
+        padding: the rule, or None.
+        cp_size: an int, or int64[k] for many sizes at once.
+
     Example:
         >>> padding_multiple(None, 4), padding_multiple(PaddingRule(), 4)
         (1, 8)
@@ -161,6 +165,10 @@ def padded_lengths(lengths: Any, cp_size: Any = 1, padding: PaddingRule | None =
 def check_capacity(capacity: Any, padding: Any) -> int:
     """Return `capacity` as an int if it and the padding rule can go together.
 
+    Args:
+        capacity: padded tokens of one row on one rank.
+        padding: the rule, or None.
+
     Raises:
         ArgumentError: no integer of at least 1, no padding rule, or rows padded to more than the capacity.
 
@@ -189,6 +197,10 @@ def row_capacity(capacity: int, padding: PaddingRule | None) -> int:
     A row that is padded to a multiple of m fits in `capacity` exactly if the sum of its padded lengths fits in the
     largest multiple of m below it.
 
+    Args:
+        capacity: padded tokens of one row on one rank.
+        padding: the rule, or None.
+
     Example:
         >>> row_capacity(100, PaddingRule(tp=8, sequence_parallel=True)), row_capacity(100, None)
         (96, 100)
@@ -207,6 +219,9 @@ def longest_fitting_length(capacity: int, cp_size: Any, padding: PaddingRule | N
 
     Returns:
         An int, or int64[k], in tokens of the whole sequence.
+
+    Raises:
+        ArgumentError: an argument out of range, or a bin of more tokens than int64 holds.
 
     Example:
         >>> longest_fitting_length(100, 1, PaddingRule(block=8)), longest_fitting_length(100, 2)

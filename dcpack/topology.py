@@ -322,6 +322,9 @@ def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.nda
     Returns:
         bool[b].
 
+    Raises:
+        ArgumentError: arrays of different shapes, or numbers out of range.
+
     Example:
         >>> crosses_node(np.array([0, 6]), np.array([8, 4]), 8).tolist()
         [False, True]

@@ -60,6 +60,17 @@ class GlobalBatch:
         cp_size: ranks that share a row.
         global_valid_tokens: tokens of the whole step that count in the loss: divide the sum of losses by it.
         microbatch: number of the micro-batch.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import exchange_samples, gather_samples
+        >>> world, shapes = dcpack.get_backend("jax").world(), StaticShapes(max_sequences=2)
+        >>> gathered = gather_samples(world, [{"input_ids": [3, 4, 5]}])
+        >>> plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4, scheduler="uniform_cp")
+        >>> batches = exchange_samples(world, gathered, plan, static_shapes=shapes)
+        >>> (batch,) = global_batches(plan, batches, jax.devices()[:1], shapes=shapes)
+        >>> batch.arrays["labels"].tolist(), batch.cp_size, batch.global_valid_tokens
+        ([[4, 5, -100, -100]], 1, 2)
     """
 
     arrays: dict[str, jax.Array]

@@ -61,6 +61,12 @@ class TorchBackend(Backend):
         max_groups: how many communicators of two or more ranks may be open at once.
         wire_dtype: what payload is viewed as for the library, and padded to; the same on all processes. Only HCCL has
             others than ``"uint8"``: ``"int32"`` and ``"float32"``.
+
+    Example:
+        >>> from dcpack_torch.backend import TorchGlooBackend
+        >>> with TorchGlooBackend(deadline_s=5).world() as world:          # no launcher: this process alone
+        ...     world.size, world.all_gather([1.5])[0].tolist()
+        (1, [1.5])
     """
 
     _library_kind: ClassVar[type[Library]]

@@ -40,6 +40,9 @@ def to_host(value: Any) -> npt.NDArray[Any]:
 
     The memory of CPU tensors is shared where that is possible. bfloat16 and float8 need the package `ml_dtypes`.
 
+    Args:
+        value: a tensor on any device, or what NumPy makes an array of.
+
     Example:
         >>> to_host(torch.tensor([1, 2], dtype=torch.int16))
         array([1, 2], dtype=int16)
@@ -148,6 +151,15 @@ def make_packed_seq_params(fields: Mapping[str, Any], cls: type | None = None) -
     Raises:
         BackendError: Megatron-Core is not installed.
         ArgumentError: the class lacks another field that is not None.
+
+    Example:
+        >>> from dataclasses import make_dataclass
+        >>> from dcpack.export import packed_seq_params
+        >>> from dcpack.layout import packed_offsets
+        >>> params = packed_seq_params(packed_offsets([3, 2]))
+        >>> own = make_dataclass("PackedSeqParams", params)            # None takes the one of Megatron-Core
+        >>> make_packed_seq_params(params, own).max_seqlen_q
+        3
     """
     if cls is None:
         try:
@@ -173,6 +185,17 @@ class MegatronPath:
         padded_in_both: give the padded offsets in both places, as Megatron-Core does; see
             `dcpack.export.packed_seq_params`.
         params_class: the class of ``PackedSeqParams``; None for that of the installed Megatron-Core.
+
+    Example:
+        >>> from dcpack_torch.backend import TorchGlooBackend
+        >>> world = TorchGlooBackend().world()                # one process; groups_of gives those of a cluster
+        >>> groups = ParallelGroups(tp=world, pp=world, dp=world, dp_cp=world)
+        >>> path = MegatronPath(groups, StepOptions(capacity=8))
+        >>> names = ("tokens", "labels", "loss_mask", "position_ids")
+        >>> samples = iter([{"padded_seq_len": 4, **{name: torch.arange(4) for name in names}}])
+        >>> step = path.wrap(samples, num_microbatches=1)
+        >>> path.get_rank_batch(step.data_iterator).get("tokens")
+        tensor([[0, 1, 2, 3]])
     """
 
     def __init__(

@@ -150,6 +150,13 @@ class HybridCPScheduler:
         dp_cp_group: the DPxCP group; only its size is asked for.
         scheduler: the name of one of ours.
         padding: the padding rule; None pads for CP alone.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> group = SimpleNamespace(size=lambda: 4)                        # on a cluster: the DPxCP process group
+        >>> lengths, ids = HybridCPScheduler(100, group).get_groups_and_subsamples([(0, 152), (1, 60), (2, 32)], None)
+        >>> ids
+        [[[0], [0], [1, 2], [1, 2]]]
     """
 
     def __init__(

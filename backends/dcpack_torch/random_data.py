@@ -85,6 +85,9 @@ class RandomTokens(Dataset[torch.Tensor]):
 def collate_padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return sequences as the columns of a batch: tokens padded with 0, and lengths.
 
+    Args:
+        samples: of a dataset of this module, at least one.
+
     Example:
         >>> collate_padded([torch.tensor([1, 2]), torch.tensor([3])])
         {'input_ids': tensor([[1, 2],

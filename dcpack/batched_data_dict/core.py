@@ -407,7 +407,15 @@ class BatchedDataDict(UserDict[Any, Any]):
 
 
 class SlicedDataDict(BatchedDataDict):
-    """A part of a larger batch: what slices and shards are, so that type checkers tell them from whole batches."""
+    """A part of a larger batch: what slices and shards are, so that type checkers tell them from whole batches.
+
+    Example:
+        >>> batch = BatchedDataDict({"reward": [0.5, 1.0, 0.0, 2.0]})
+        >>> [dict(shard) for shard in batch.shard_by_batch_size(2)]
+        [{'reward': [0.5, 1.0]}, {'reward': [0.0, 2.0]}]
+        >>> isinstance(batch.slice(0, 1), SlicedDataDict)
+        True
+    """
 
 
 def _host(indices: Any) -> Any:

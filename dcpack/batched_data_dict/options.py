@@ -43,6 +43,11 @@ class DynamicBatching:
 
     Raises:
         ArgumentError: an option of the wrong type or range.
+
+    Example:
+        >>> DynamicBatching(max_tokens_per_microbatch=4096, sequence_length_round=64, input_key="input_ids",
+        ...     input_lengths_key="input_lengths").sequence_length_round
+        64
     """
 
     max_tokens_per_microbatch: int
@@ -80,6 +85,10 @@ class SequencePacking:
 
     Raises:
         ArgumentError: an option of the wrong type or range.
+
+    Example:
+        >>> SequencePacking(max_tokens_per_microbatch=4096, input_lengths_key="input_lengths").algorithm
+        'best_fit_decreasing'
     """
 
     max_tokens_per_microbatch: int

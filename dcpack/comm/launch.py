@@ -74,6 +74,9 @@ def run_ranks(
         max_message_bytes: larger messages are sent in rounds.
         faults: faults to make on purpose. Each must come true.
 
+    Returns:
+        What `fn` returned on each rank.
+
     Raises:
         PeerError: some rank failed; its exception is the `__cause__`. Or some rank hangs or vanished.
         ArgumentError: an option is wrong, or a fault did not come true.

@@ -58,6 +58,11 @@ class BackendStatus:
         is_usable: whether it can be used here.
         detail: its version, or what is missing.
         needs: what brings it, in words.
+
+    Example:
+        >>> from dcpack.comm import backend_statuses
+        >>> [status.is_usable for status in backend_statuses() if status.name == "fake"]
+        [True]
     """
 
     name: str

@@ -36,6 +36,9 @@ AttentionPattern = Callable[[Int64Array], npt.NDArray[Any]]
 def causal_pairs(lengths: Int64Array) -> Float64Array:
     """Return float64[n], ``s * (s + 1) / 2``: every token attends to itself and all tokens before it.
 
+    Args:
+        lengths: int64[n], tokens.
+
     Example:
         >>> causal_pairs(np.array([1, 4])).tolist()
         [1.0, 10.0]
@@ -46,6 +49,9 @@ def causal_pairs(lengths: Int64Array) -> Float64Array:
 
 def full_pairs(lengths: Int64Array) -> Float64Array:
     """Return float64[n], ``s * s``: every token attends to all tokens (encoders, diffusion).
+
+    Args:
+        lengths: int64[n], tokens.
 
     Example:
         >>> full_pairs(np.array([1, 4])).tolist()
@@ -111,6 +117,9 @@ def get_attention(pattern: str | AttentionPattern) -> AttentionPattern:
     """Return the function behind a name: ``"causal"``, ``"full"``, ``"sliding_window:4096"``, ``"chunked:8192"``.
 
     A function is returned as it is.
+
+    Args:
+        pattern: a name, or a function from lengths (int64[n]) to pairs (float64[n]).
 
     Raises:
         ArgumentError: an unknown name, or a size that is none.

@@ -18,6 +18,14 @@ class CostModel(Protocol):
     Attributes:
         node_size: consecutive ranks that share a node, or None where crossing nodes costs nothing extra.
         unit: unit of the times, for example ``"s"``, or ``"cost"`` where they are only comparable with each other.
+
+    Example:
+        >>> import numpy as np
+        >>> from dcpack.cost import QuadraticCost
+        >>> cost: CostModel = QuadraticCost()
+        >>> sums = cost.columns(np.array([3, 4])).sum(axis=0, keepdims=True)           # one bin of both
+        >>> cost.bin_time(sums, np.array([2]), np.array([False])).tolist()             # on two ranks
+        [12.5]
     """
 
     @property

@@ -156,6 +156,9 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 def get_device(name: str) -> Device:
     """Return the device behind a name.
 
+    Args:
+        name: one of `DEVICES`.
+
     Raises:
         ArgumentError: an unknown name; lists the known ones.
 

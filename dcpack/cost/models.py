@@ -334,6 +334,9 @@ MODELS: Mapping[str, TransformerModel] = MappingProxyType(
 def get_model(name: str) -> TransformerModel:
     """Return the model behind a name.
 
+    Args:
+        name: one of `MODELS`.
+
     Raises:
         ArgumentError: an unknown name; lists the known ones.
 

@@ -70,6 +70,9 @@ the path of a .json file
 def cost_to_json(cost: CostModel) -> str:
     """Return `cost` as the JSON that `get_cost` reads.
 
+    Args:
+        cost: a model of this package.
+
     Raises:
         ArgumentError: a cost model, or an attention pattern, of the user's own.
 

@@ -54,6 +54,10 @@ class DemoOptions:
         routing: ``"sliced"`` or ``"whole"``.
         seed: which documents, in which order.
         deadline_s: seconds that a rank may wait for the others.
+
+    Example:
+        >>> DemoOptions(num_ranks=4, capacity=2048).cluster.num_ranks
+        4
     """
 
     data: tuple[str, ...] = ()
@@ -102,6 +106,10 @@ class DemoResult:
         strategies: the strategies, summed over the steps.
         bytes_moved: bytes between ranks in the proof.
         report: the text to print.
+
+    Example:
+        >>> DemoResult(steps=[], strategies=[], bytes_moved=0, report="nothing was run").report
+        'nothing was run'
     """
 
     steps: list[StepProof]
@@ -118,8 +126,23 @@ class DemoResult:
 def load_documents(options: DemoOptions) -> TextDocuments:
     """Read as many documents as the demo needs, chosen by the seed.
 
+    Args:
+        options: what the demo runs.
+
+    Returns:
+        The documents, fewer than asked for where there are no more.
+
     Raises:
         ArgumentError: no text, or paths that do not exist.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "text.txt").write_text("Some text. " * 30)
+        ...     options = DemoOptions(data=(folder,), num_ranks=2, num_steps=1, global_batch_size=2, capacity=512)
+        ...     len(load_documents(options))
+        1
     """
     files = find_text_files(options.data or installed_text_folders())
     order = np.random.default_rng(options.seed).permutation(len(files))
@@ -173,8 +196,23 @@ def prove(
 ) -> tuple[list[StepProof], list[Plan], list[SampleTable], int]:
     """Run every step on all ranks and judge it.
 
+    Args:
+        options: what the demo runs.
+        documents: of `load_documents`.
+        done: called after each step, for progress.
+
     Returns:
         The verdicts, the plans, the sample tables, and the bytes that moved between ranks.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "text.txt").write_text("Some text. " * 30)
+        ...     options = DemoOptions(data=(folder,), num_ranks=2, num_steps=1, global_batch_size=2, capacity=512)
+        ...     verdicts, plans, _, _ = prove(options, load_documents(options), done=lambda: None)
+        >>> verdicts[0].faults, verdicts[0].num_tokens == int(plans[0].lengths.sum())
+        ([], True)
     """
 
     def run_all_steps(communicator: Communicator) -> list[tuple[RankEvidence, Plan, SampleTable, int]]:
@@ -263,6 +301,18 @@ def run_demo(
         communicator: this process's view of the processes, all of which make this call; None runs the ranks as threads
             of this process.
         topology: which process hosts which of ``options.num_ranks`` ranks; None where process r hosts rank r.
+
+    Returns:
+        The verdicts, the strategies compared, and the text to print.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "text.txt").write_text("Some text. " * 30)
+        ...     options = DemoOptions(data=(folder,), num_ranks=2, num_steps=1, global_batch_size=2, capacity=512)
+        ...     print(run_demo(options, progress=lambda count: lambda: None).report.splitlines()[-1].split(":")[0])
+        PROVEN under packing_aware
     """
     started = time.perf_counter()
     if communicator is None:

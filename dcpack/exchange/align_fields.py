@@ -36,6 +36,16 @@ def align_fields(plan: Plan, table: SampleTable, fields: Sequence[str]) -> tuple
 
     Raises:
         ArgumentError: a per-token field, or a plan or table that is none.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import gather_samples
+        >>> samples = [{"input_ids": [1, 2]}, {"input_ids": [3, 4], "image": np.ones((1, 4))}]
+        >>> table = dcpack.run_ranks(1, lambda c: gather_samples(c, samples))[0].table
+        >>> plan = dcpack.plan(table.lengths, num_ranks=2, capacity=2)      # one micro-batch, a sequence on each rank
+        >>> aligned, needed = align_fields(plan, table, ["image"])
+        >>> aligned.to_sample_id_groups(), needed["image"].tolist()         # rank 1 has no image and gets a stand-in
+        ([[[1], [0]]], [False, True])
     """
     check_kinds(plan=(plan, Plan), table=(table, SampleTable))
     fields = check_names("fields", fields)

@@ -51,7 +51,8 @@ class PackedBatch:
         starts: int64[n], first token of each in its sample.
         sequence_valid_tokens: int64[n], tokens of the whole sample (its kept part) that count in the loss.
         slots: int64[t], place of each local token in the bin's padded row; -1 in the tail.
-        microbatch: number of the micro-batch, of `num_microbatches`.
+        microbatch: number of the micro-batch.
+        num_microbatches: micro-batches of the step.
         row: row of the rank.
         cp_size: ranks that share the bin.
         cp_rank: which of them this is.
@@ -61,6 +62,18 @@ class PackedBatch:
         global_valid_sequences: samples of the step with at least one such token.
         is_dummy: a zero-weight sequence that only keeps the rank busy.
         is_oversized: longer than the capacity, by policy.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import exchange_samples, gather_samples
+        >>> def step(communicator):
+        ...     samples = [{"input_ids": [7, 8, 9]}] if communicator.rank == 0 else []
+        ...     gathered = gather_samples(communicator, samples)
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=2, padding=dcpack.PaddingRule())
+        ...     (batch,) = exchange_samples(communicator, gathered, plan)[communicator.rank]
+        ...     return batch.tokens["input_ids"].tolist(), batch.cu_seqlens.tolist(), batch.slots.tolist()
+        >>> dcpack.run_ranks(2, step)                                       # zigzag: slots 0 and 3, then 1 and 2
+        [([7, 0], [0, 3], [0, 3]), ([8, 9], [0, 3], [1, 2])]
     """
 
     tokens: Mapping[str, npt.NDArray[Any]]
@@ -118,6 +131,17 @@ def build_batches(
 
     Raises:
         ArgumentError: `dummy_fields` that do not fit the plan and the samples, or an argument of another kind.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, gather_samples
+        >>> gathered = dcpack.run_ranks(1, lambda c: gather_samples(c, [{"input_ids": [1, 2, 3]}]))[0]
+        >>> plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4)
+        >>> from dcpack.exchange import encode
+        >>> routes = build_routes(plan, gathered.table, num_processes=1)
+        >>> _, parcels = encode(plan, gathered, routes, 0)                  # what stays; move_samples brings the rest
+        >>> [batch.tokens["labels"].tolist() for batch in build_batches(plan, gathered.table, routes, parcels, 0)]
+        [[2, 3, -100]]
     """
     check_kinds(
         plan=(plan, Plan),

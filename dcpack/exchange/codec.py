@@ -45,11 +45,26 @@ def encode(
 ) -> tuple[npt.NDArray[np.uint8], Parcels]:
     """Return the bytes that `process` sends, message after message, and what it keeps for itself.
 
+    Args:
+        plan: the plan.
+        gathered: the samples of this process, and the table of all.
+        routes: the routes to send by.
+        process: this process.
+
     Returns:
         uint8[sum of send counts], and the parcels whose destination is the process itself.
 
     Raises:
         ArgumentError: an argument of another kind, or no process of the routes.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, gather_samples
+        >>> gathered = dcpack.run_ranks(1, lambda c: gather_samples(c, [{"input_ids": [1, 2, 3]}]))[0]
+        >>> plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4)
+        >>> buffer, kept = encode(plan, gathered, build_routes(plan, gathered.table, num_processes=1), 0)
+        >>> buffer.size, {name: values.tolist() for (_, name), values in kept.items()}      # alone, all stays
+        (0, {'input_ids': [1, 2, 3], 'labels': [2, 3, -100]})
     """
     check_kinds(plan=(plan, Plan), gathered=(gathered, GatheredSamples), routes=(routes, Routes))
     counts = routes.send_counts(process)
@@ -90,8 +105,33 @@ def _tokens_of(plan: Plan, routes: Routes, delivery: int, values: npt.NDArray[An
 def decode(plan: Plan, table: SampleTable, routes: Routes, process: int, buffer: npt.NDArray[np.uint8]) -> Parcels:
     """Return the parcels in the bytes that `process` received, message after message.
 
+    Args:
+        plan: the plan.
+        table: what the samples are.
+        routes: the routes that they came by.
+        process: this process.
+        buffer: uint8[sum of receive counts], messages in the order of their senders.
+
+    Returns:
+        The arrays by delivery and field.
+
     Raises:
         ArgumentError: an argument of another kind, no process of the routes, or another number of bytes than it gets.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, encode, gather_samples
+        >>> def step(communicator):
+        ...     samples = [{"input_ids": [5, 6]}, {"input_ids": [7, 8]}] if communicator.rank == 0 else []
+        ...     gathered = gather_samples(communicator, samples)
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=2)
+        ...     routes, me = build_routes(plan, gathered.table, num_processes=2), communicator.rank
+        ...     sent, kept = encode(plan, gathered, routes, me)
+        ...     received = communicator.all_to_all(sent, routes.send_counts(me), routes.receive_counts(me))
+        ...     parcels = {**kept, **decode(plan, gathered.table, routes, me, received)}
+        ...     return {name: values.tolist() for (_, name), values in sorted(parcels.items())}
+        >>> dcpack.run_ranks(2, step)
+        [{'input_ids': [5, 6], 'labels': [6, -100]}, {'input_ids': [7, 8], 'labels': [8, -100]}]
     """
     check_kinds(plan=(plan, Plan), table=(table, SampleTable), routes=(routes, Routes), buffer=(buffer, np.ndarray))
     counts = routes.receive_counts(process)

@@ -51,6 +51,11 @@ class PreparedSample:
         fields: the arrays by name; never those of the caller where they had to be changed.
         length: tokens.
         num_valid: tokens that count in the loss.
+
+    Example:
+        >>> (sample,) = prepare_samples([{"tokens": [5, 6, 7]}])
+        >>> sample.length, sample.num_valid, sorted(sample.fields)
+        (3, 2, ['input_ids', 'labels'])
     """
 
     fields: Mapping[str, npt.NDArray[Any]]
@@ -67,6 +72,9 @@ def prepare_samples(samples: Sequence[Mapping[str, Any]], per_token: Sequence[st
     Args:
         samples: mappings with at least ``input_ids`` (any known spelling), an integer array [length].
         per_token: further fields that have one element a token in their first dimension.
+
+    Returns:
+        One prepared sample for each, in their order.
 
     Raises:
         ArgumentError: a missing or repeated field, a wrong shape or dtype; names the sample and the field.

@@ -137,6 +137,15 @@ class Routes:
         destination: int64[s], process that receives it.
         start: int64[s], first byte in the message from `source` to `destination`.
         num_processes: processes of the group.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, gather_samples
+        >>> gathered = dcpack.run_ranks(1, lambda c: gather_samples(c, [{"input_ids": [1, 2, 3]}]))[0]
+        >>> plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4)
+        >>> routes = build_routes(plan, gathered.table, num_processes=1)
+        >>> routes.send_counts(0).tolist(), routes.bytes_moved, routes.delivery.size       # two fields, which stay
+        ([0], 0, 2)
     """
 
     deliveries: Deliveries
@@ -199,8 +208,22 @@ def build_routes(
         sharding: the CP slicing, one of ``dcpack.sharding.SHARDINGS``.
         routing: one of `ROUTINGS`.
 
+    Returns:
+        The same routes on every process.
+
     Raises:
         ArgumentError: the plan is for other samples or ranks, or the sharding cannot divide it.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import gather_samples
+        >>> def step(communicator):
+        ...     samples = [{"input_ids": [5, 6]}, {"input_ids": [7, 8]}] if communicator.rank == 0 else []
+        ...     table = gather_samples(communicator, samples).table
+        ...     return build_routes(dcpack.plan(table.lengths, num_ranks=2, capacity=2), table, num_processes=2)
+        >>> routes = dcpack.run_ranks(2, step)[0]
+        >>> routes.source.tolist(), routes.destination.tolist()            # ids and labels of a sample go to 1
+        ([0, 0, 0, 0], [0, 0, 1, 1])
     """
     check_kinds(plan=(plan, Plan), table=(table, SampleTable))
     check_choice("routing", routing, ROUTINGS)

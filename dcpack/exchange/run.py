@@ -36,6 +36,10 @@ __all__ = [
 def check_same_plan(communicator: Communicator, plan: Plan) -> None:
     """Compare the digests of all processes' plans before anything moves. Collective.
 
+    Args:
+        communicator: the processes that carry the plan out.
+        plan: this process's plan.
+
     Raises:
         PeerError: some process decided otherwise, or has no plan; on every process, naming the first bin that differs.
 
@@ -89,13 +93,38 @@ def ranks_of_process(communicator: Communicator, plan: Plan, topology: Topology 
     """Return int64[k]: the plan ranks that this process hosts.
 
     Without a topology a process hosts the rank of its own number.
+
+    Args:
+        communicator: of this process.
+        plan: the plan.
+        topology: as for `process_of_rank`.
+
+    Example:
+        >>> import dcpack
+        >>> plan = dcpack.plan([4, 4], num_ranks=2, capacity=4)
+        >>> dcpack.run_ranks(2, lambda communicator: ranks_of_process(communicator, plan).tolist())
+        [[0], [1]]
     """
     check_kinds(communicator=(communicator, Communicator))
     return np.flatnonzero(process_of_rank(plan, topology) == communicator.rank)
 
 
 def process_of_rank(plan: Plan, topology: Topology | None = None) -> Int64Array:
-    """Return int64[num_ranks]: the group-local process that hosts each plan rank; the identity without a topology."""
+    """Return int64[num_ranks]: the group-local process that hosts each plan rank; the identity without a topology.
+
+    Args:
+        plan: the plan.
+        topology: the mesh and its processes; None puts each rank in a process of its number.
+
+    Raises:
+        ArgumentError: a topology of more than one DPxCP domain.
+
+    Example:
+        >>> import dcpack
+        >>> plan = dcpack.plan([4, 4, 4, 4], num_ranks=4, capacity=4)
+        >>> process_of_rank(plan).tolist()
+        [0, 1, 2, 3]
+    """
     check_kinds(plan=(plan, Plan), topology=(topology, Topology | None))
     if topology is None:
         return np.arange(plan.num_ranks)
@@ -192,6 +221,21 @@ def kept_valid_tokens(communicator: Communicator, gathered: GatheredSamples, pla
 
     `exchange_samples` calls it; group means over truncated samples need it too. Only where the overlong policy kept a
     part of a sequence does it take a message: its holder says how many of its valid tokens lie in that part.
+
+    Args:
+        communicator: the processes of the DPxCP domain.
+        gathered: what `gather_samples` returned.
+        plan: the plan of those samples.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import gather_samples
+        >>> def step(communicator):
+        ...     gathered = gather_samples(communicator, [{"input_ids": [1, 2, 3, 4, 5]}])
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=3, overlong="truncate")
+        ...     return gathered.table.num_valid.tolist(), kept_valid_tokens(communicator, gathered, plan).tolist()
+        >>> dcpack.run_ranks(1, step)                                       # the label of the third token is kept
+        [([4], [3])]
     """
     check_kinds(communicator=(communicator, Communicator))
     _check_kinds_everywhere(communicator, gathered=(gathered, GatheredSamples), plan=(plan, Plan))
@@ -224,7 +268,26 @@ def routes_for(
     sharding: str,
     routing: str,
 ) -> Routes:
-    """Return the routes among the processes of `communicator`."""
+    """Return the routes among the processes of `communicator`.
+
+    Args:
+        communicator: the processes of the DPxCP domain.
+        gathered: what `gather_samples` returned.
+        plan: the plan of those samples.
+        topology: the mesh and its processes, which say what is near; None puts all on one node.
+        sharding: the CP slicing, one of ``dcpack.sharding.SHARDINGS``.
+        routing: one of `ROUTINGS`.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import gather_samples
+        >>> def step(communicator):
+        ...     gathered = gather_samples(communicator, [{"input_ids": [5, 6]}])
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=2)
+        ...     return routes_for(communicator, gathered, plan, None, "zigzag", "sliced").bytes_moved
+        >>> dcpack.run_ranks(2, step)                                       # every sample is where it is needed
+        [0, 0]
+    """
     check_kinds(communicator=(communicator, Communicator), gathered=(gathered, GatheredSamples))
     processes = process_of_rank(plan, topology)
     nodes = None
@@ -243,7 +306,33 @@ def routes_for(
 
 
 def move_samples(communicator: Communicator, gathered: GatheredSamples, plan: Plan, routes: Routes) -> Parcels:
-    """Send and receive by `routes`; return what arrived and what stayed. Collective, one all-to-all of bytes."""
+    """Send and receive by `routes`; return what arrived and what stayed. Collective, one all-to-all of bytes.
+
+    Args:
+        communicator: the processes of the DPxCP domain.
+        gathered: what `gather_samples` returned.
+        plan: the plan of those samples.
+        routes: the same on every process.
+
+    Returns:
+        The arrays by delivery and field, for `build_batches`.
+
+    Raises:
+        PeerError: some process failed; on every process.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import build_routes, gather_samples
+        >>> def step(communicator):
+        ...     samples = [{"input_ids": [5, 6]}, {"input_ids": [7, 8]}] if communicator.rank == 0 else []
+        ...     gathered = gather_samples(communicator, samples)
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=2, capacity=2)
+        ...     routes = build_routes(plan, gathered.table, num_processes=2)
+        ...     parcels = move_samples(communicator, gathered, plan, routes)
+        ...     return [values.tolist() for _, values in sorted(parcels.items())]
+        >>> dcpack.run_ranks(2, step)                                       # ids and labels
+        [[[5, 6], [6, -100]], [[7, 8], [8, -100]]]
+    """
     check_kinds(communicator=(communicator, Communicator))
     with communicator.guard():
         buffer, parcels = encode(plan, gathered, routes, communicator.rank)

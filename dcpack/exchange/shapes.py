@@ -94,6 +94,10 @@ class BatchShape:
         cp_size: ranks that share the bin.
         row_tokens: tokens of a rank's row.
         max_seqlen: the static ``max_seqlen``.
+
+    Example:
+        >>> sorted([BatchShape(2, 4096, 8192), BatchShape(1, 4096, 4096)])[0]
+        BatchShape(cp_size=1, row_tokens=4096, max_seqlen=4096)
     """
 
     cp_size: int

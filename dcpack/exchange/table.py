@@ -34,6 +34,10 @@ class FieldKind:
         dims: its dimensions after the first (after none for a scalar).
         is_scalar: a 0-d array.
         per_token: one element a token in the first dimension.
+
+    Example:
+        >>> FieldKind(name="pixels", dtype="float32", dims=(3, 8), is_scalar=False, per_token=False).row_bytes
+        96
     """
 
     name: str
@@ -63,6 +67,14 @@ class SampleTable:
         kind_of: int64[n, f], which kind each of the f fields of the sample is; -1 where it has no such field.
         rows: int64[n, f], rows of each field; 1 for a scalar, 0 where absent.
         field_names: the f names, sorted.
+
+    Example:
+        >>> import dcpack
+        >>> def describe(communicator):
+        ...     return gather_samples(communicator, [{"input_ids": list(range(2 + communicator.rank))}]).table
+        >>> table = dcpack.run_ranks(2, describe)[0]
+        >>> table.lengths.tolist(), table.num_valid.tolist(), table.holders.tolist(), table.field_names
+        ([2, 3], [1, 2], [0, 1], ('input_ids', 'labels'))
     """
 
     ids: Int64Array
@@ -111,6 +123,12 @@ class GatheredSamples:
     Attributes:
         table: the same on every process.
         local: this process's samples, in the order given.
+
+    Example:
+        >>> import dcpack
+        >>> gathered = dcpack.run_ranks(2, lambda c: gather_samples(c, [{"input_ids": [1, 2, 3]}]))[0]
+        >>> len(gathered.local), gathered.table.num_samples
+        (1, 2)
     """
 
     table: SampleTable
@@ -169,6 +187,9 @@ def gather_prepared(
         local: this process's samples. Per-token fields have ``length`` rows.
         ids: as in `gather_samples`.
         per_token: as in `gather_samples`.
+
+    Returns:
+        As `gather_samples`.
 
     Raises:
         PeerError: as in `gather_samples`.

@@ -23,6 +23,12 @@ class Packed(Protocol):
         cu_seqlens: int32[n + 1], starts at 0, real tokens.
         cu_seqlens_padded: int32[n + 1], starts at 0, the place of each sequence in the padded row.
         max_seqlen: a Python int, the largest padded length in tokens or a bound of it.
+
+    Example:
+        >>> from dcpack.layout import packed_offsets
+        >>> packed: Packed = packed_offsets([3, 2], [4, 4])
+        >>> packed.max_seqlen
+        4
     """
 
     @property

@@ -34,6 +34,12 @@ class LoaderBatch:
         cp_rank: which of them this is.
         cp_ranks: their global ranks, this one among them (ranks of the plan until it is delivered).
         is_dummy: no sample at all, only zero-weight stand-ins.
+
+    Example:
+        >>> batch = LoaderBatch(data={"input_ids": [1, 2]}, epoch=0, step=3, microbatch=1, num_microbatches=2,
+        ...     num_valid_tokens=2, global_valid_tokens=9, sample_ids=np.array([7]))
+        >>> batch.is_last                                         # time for the optimizer
+        True
     """
 
     data: Any

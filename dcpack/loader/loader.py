@@ -49,6 +49,20 @@ class DistributedDataLoader:
         epoch: the first one.
         communicators: closed with the loader.
         in_thread: whether steps may be made in a thread.
+
+    Example:
+        >>> import dcpack
+        >>> config = {"seq_len": 16, "local_batch_size": 1, "communication_backend": "fake"}
+        >>> def train(communicator):
+        ...     with dcpack.build_distributed_dataloader(
+        ...         [{"input_ids": [1] * n} for n in (9, 5, 3, 1)], dcpack.Topology.of_domain(1), config,
+        ...         metadata_fn=lambda sample: dcpack.SampleMetadata(pack_tokens=len(sample["input_ids"])),
+        ...         batch_sampler=dcpack.GlobalBatchSampler(4, global_batch_size=2, shuffle=False),
+        ...     ) as loader:
+        ...         first = next(loader)
+        ...         return first.sample_ids.tolist(), len(loader), loader.state_dict()["step"]
+        >>> dcpack.run_ranks(1, train)
+        [([0], 4, 0)]
     """
 
     def __init__(

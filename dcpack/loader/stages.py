@@ -17,7 +17,12 @@ STAGES = ("read", "plan", "exchange", "pack")
 
 
 class LoaderClosedError(DcpackError):
-    """A step is not made to its end, because its loader was closed."""
+    """A step is not made to its end, because its loader was closed.
+
+    Example:
+        >>> issubclass(LoaderClosedError, DcpackError)
+        True
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +33,10 @@ class Span:
         name: what was done.
         start: when it began.
         end: when it was done.
+
+    Example:
+        >>> Span(name="read", start=1.5, end=1.75).seconds
+        0.25
     """
 
     name: str

@@ -59,6 +59,13 @@ class StepRecord:
         global_valid_tokens: the same on all ranks.
         bytes_sent: bytes of samples that left this rank.
         fills_rows: whether rows are filled up to their capacity.
+
+    Example:
+        >>> record = StepRecord(number=0, epoch=0, step=0, start=2.0, end=2.5, waits=(Span(name="wait", start=2.0,
+        ...     end=2.25),), spans=(), planned=None, num_valid_tokens=90, global_valid_tokens=180, bytes_sent=0,
+        ...     fills_rows=False)
+        >>> record.metrics()["loader/step(ms)"], record.metrics()["loader/wait(ms)"]
+        (500.0, 250.0)
     """
 
     number: int
@@ -210,6 +217,9 @@ def time_recorder(recorder: StepRecorder) -> Callable[[StepRecord], None]:
 
     A time belongs to a plan, so that only steps of one plan count: those with planned CP, and those whose window is the
     whole step. Waiting for the loader is left out.
+
+    Args:
+        recorder: what the times go to.
 
     Example:
         >>> recorder = StepRecorder(warmup=0)

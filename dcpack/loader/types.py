@@ -63,6 +63,14 @@ class WorkloadCost:
 
     Balancing looks at `llm`. The other parts are there for balancing algorithms of one's own.
 
+    Args:
+        io: reading.
+        transform: preparing on the host.
+        encoder: encoders of other modes, such as vision.
+        llm: the language model.
+        memory: what it takes of the device's memory.
+        communication: moving it.
+
     Raises:
         ArgumentError: a part that is not finite or below 0.
 
@@ -115,6 +123,10 @@ class SampleKey:
         part: number of the sequence in its record, 0 without `split_fn`.
         reader: number of the reader that has it.
         dataset_index: index in the dataset, -1 where there is none.
+
+    Example:
+        >>> sorted([SampleKey(position=1), SampleKey(position=0, part=1)])[0].part
+        1
     """
 
     position: int
@@ -278,6 +290,16 @@ class BalancingAlgorithm(Protocol):
 
     It only proposes. The loader checks that every sample is in one row, that no row is empty or breaks a limit, and
     keeps the placement as it was unless the objective falls by more than `min_balance_gain`.
+
+    Example:
+        >>> class Backwards:
+        ...     def assign(self, samples, *, reference_bins, constraints, data_parallel_size, local_batch_size):
+        ...         return list(reference_bins)[::-1]
+        ...     def objective(self, rank_costs):
+        ...         return max(cost.llm for cost in rank_costs)
+        >>> algorithm: BalancingAlgorithm = Backwards()
+        >>> algorithm.objective([WorkloadCost(llm=3.0), WorkloadCost(llm=5.0)])
+        5.0
     """
 
     def assign(
@@ -312,6 +334,10 @@ class ExternalStepSource(Protocol):
     Each item is one optimizer step of this rank: `local_batch_size` rows, each a sequence of at least one sample.
     Optional: ``set_epoch(epoch)``; ``state_dict()`` and ``load_state_dict(state)``, without which the loader has no
     state either; ``__len__()``, steps in an epoch.
+
+    Example:
+        >>> isinstance([[[{"input_ids": [1]}], [{"input_ids": [2]}]]], ExternalStepSource)     # a step of two rows
+        True
     """
 
     def __iter__(self) -> Iterator[Sequence[Sequence[Any]]]:
@@ -327,6 +353,12 @@ class BatchSampler(Protocol):
     says must agree with the loader.
 
     All its numbers are over all ranks; each yield adds one `global_micro_batch_size` to `consumed_samples`.
+
+    Example:
+        >>> import dcpack
+        >>> place = {"dp_rank": 0, "dp_world_size": 2, "micro_batch_size": 2}
+        >>> isinstance(dcpack.GlobalBatchSampler(8, global_batch_size=4, **place), BatchSampler)
+        True
     """
 
     @property

@@ -60,6 +60,15 @@ class GlobalBatch:
         lengths: int64[n], real tokens by number.
         padded_lengths: int64[n], padded tokens by number, as the datasets padded them.
         num_empty: sequences without a token, over all ranks; they have no number.
+
+    Example:
+        >>> from dcpack.comm import run_ranks
+        >>> def fn(communicator):
+        ...     items = iter([{"tokens": np.arange(3 + communicator.rank), "padded_seq_len": 3 + communicator.rank}])
+        ...     return get_batch_and_global_lengths(communicator, items, num_microbatches=1)
+        >>> batch = run_ranks(2, fn)[1]
+        >>> batch.ids.tolist(), batch.lengths.tolist(), batch.num_tokens
+        ([1], [3, 4], 7)
     """
 
     samples: tuple[Sample, ...]
@@ -96,6 +105,9 @@ def get_batch_and_global_lengths(
         data_iterator: yields mappings, or lists of mappings; see `unpack_samples`.
         num_microbatches: items to fetch.
         to_host: makes a NumPy array of a field.
+
+    Returns:
+        This rank's sequences, and the lengths of all.
 
     Raises:
         EndOfData: an iterator ended early; on every rank.

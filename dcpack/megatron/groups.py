@@ -104,6 +104,15 @@ def build_groups(world: Communicator, topology: Topology) -> ParallelGroups:
 
     Raises:
         PeerError: the mesh does not fit the world; on every rank.
+
+    Example:
+        >>> import dcpack
+        >>> mesh = dcpack.Topology(axes=("dp", "tp"), sizes=(2, 2))
+        >>> def fn(world):
+        ...     groups = build_groups(world, mesh)
+        ...     return groups.dp.ranks, groups.tp.ranks
+        >>> dcpack.run_ranks(4, fn)[3]
+        ((1, 3), (2, 3))
     """
     check_kinds(world=(world, Communicator))
     with world.guard():

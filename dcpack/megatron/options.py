@@ -124,6 +124,9 @@ def plan_step(padded_lengths: Any, options: StepOptions, *, num_ranks: int) -> P
         options: how.
         num_ranks: ranks of the DPxCP domain.
 
+    Returns:
+        A validated plan.
+
     Raises:
         InfeasibleError: no plan was found; names the sequences, their lengths and the limits.
 

@@ -250,6 +250,9 @@ def move_row(row: Mapping[str, Any], to_device: Callable[[Any], Any]) -> MicroBa
 def metadata_of(row: Mapping[str, Any]) -> MicroBatch:
     """Return the part of a row that says where its sequences lie.
 
+    Args:
+        row: a packed micro-batch.
+
     Example:
         >>> metadata_of({"tokens": [1, 2], "max_seqlen": 2, "local_cp_size": 1})
         {'max_seqlen': 2, 'local_cp_size': 1}

@@ -36,6 +36,11 @@ class RankBatch:
             ranks that share the row.
         padding_mask: bool[1, t], True in padding; on every stage.
         sample_fields: fields that are not per token, a mapping for each sequence of the row.
+
+    Example:
+        >>> RankBatch(fields={"tokens": np.array([[1, 2]])}, packed_seq_params={}, padding_mask=np.zeros((1, 2), bool),
+        ...     sample_fields=[{}]).get("labels") is None
+        True
     """
 
     fields: dict[str, Any]
@@ -65,6 +70,9 @@ def slice_for_cp_rank(
 
     Returns:
         int64[num_slots / cp_size].
+
+    Raises:
+        ArgumentError: a row that the CP ranks cannot share.
 
     Example:
         >>> slice_for_cp_rank([0, 8], 10, 2, 0).tolist()

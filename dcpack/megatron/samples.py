@@ -38,6 +38,10 @@ class UnpackedSamples:
     Attributes:
         samples: one mapping a sequence, with `LENGTH_KEYS`; per-token fields have ``padded_seq_len`` rows.
         num_empty: sequences without a token, which are in no sample.
+
+    Example:
+        >>> unpack_samples([{"tokens": np.arange(9)[None], "cu_seqlens": np.array([[0, 4, 4, 9]])}]).lengths.tolist()
+        [4, 5]
     """
 
     samples: tuple[Sample, ...]

@@ -37,6 +37,9 @@ def needs_of_virtual_stages(
         vpp_size: virtual stages of a rank; 1 without virtual pipelining.
         mtp_stages: virtual stages of this rank that hold MTP layers.
 
+    Raises:
+        ArgumentError: `mtp_stages` that are not there; all are named.
+
     Example:
         >>> needs_of_virtual_stages(is_first=True, is_last=False, vpp_size=2)
         ((True, False), (False, False))
@@ -62,6 +65,9 @@ def needs_of_stage(*, is_first: bool, is_last: bool, vpp_size: int, vpp_stage: i
         vpp_size: virtual stages of a rank.
         vpp_stage: which of them; None where there is one.
         has_mtp: whether it holds MTP layers.
+
+    Raises:
+        ArgumentError: a virtual stage that is missing or not there.
 
     Example:
         >>> needs_of_stage(is_first=False, is_last=True, vpp_size=2, vpp_stage=1, has_mtp=False)

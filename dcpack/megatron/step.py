@@ -72,6 +72,17 @@ class StepData:
             None in place of each off the first rank of a tensor-parallel group.
         totals: sums over the step, on every rank.
         plan: the plan, on ranks that made it, else None.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.megatron import build_groups
+        >>> def fn(communicator):
+        ...     groups = build_groups(communicator, dcpack.Topology(axes=("dp",), sizes=(1,)))
+        ...     samples = iter([{"tokens": np.arange(4), "padded_seq_len": 4}])
+        ...     step = wrap_data_iterator(samples, groups, StepOptions(capacity=8), num_microbatches=1)
+        ...     return len(list(step.data_iterator)), step.totals.num_tokens
+        >>> dcpack.run_ranks(1, fn)
+        [(1, 4)]
     """
 
     data_iterator: Any
@@ -122,6 +133,9 @@ def wrap_data_iterator(
         to_host: makes a NumPy array of a field; pass one that fetches from a device where the data lies there.
         to_device: moves the arrays of the micro-batches at once, for a training loop that slices them itself; None
             leaves them on the host, where `get_batch_for_rank` wants them.
+
+    Returns:
+        The iterators, the sums over the step, and the plan where it was made.
 
     Raises:
         EndOfData: the data ended before the step was complete; on every rank.

@@ -48,6 +48,23 @@ class HtmlReport:
         step: the number of that step.
         cost: the cost model that times the plans.
         sync: as in `dcpack.Plan.simulate`.
+
+    Example:
+        >>> import numpy as np
+        >>> import dcpack
+        >>> from dcpack.report import Cluster, compare_strategies, summarise_lengths
+        >>> cost, lengths = dcpack.QuadraticCost(), np.array([5, 3, 4, 4])
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=cost)
+        >>> report = HtmlReport(
+        ...     title="my data",
+        ...     facts=[("ranks", "2")],
+        ...     lengths=summarise_lengths(lengths, capacities=[8]),
+        ...     results=compare_strategies(cluster, [lengths], done=lambda: None, names=["dynamic_cp"]),
+        ...     plans={"dynamic_cp": cluster.plan(lengths)},
+        ...     cost=cost,
+        ... )
+        >>> report.sync
+        'microbatch'
     """
 
     title: str
@@ -66,6 +83,27 @@ def save_html_report(path: str | Path, report: HtmlReport) -> None:
     Args:
         path: file to write.
         report: what it shows.
+
+    Example:
+        >>> import numpy as np
+        >>> import dcpack
+        >>> from dcpack.report import Cluster, compare_strategies, summarise_lengths
+        >>> cost, lengths = dcpack.QuadraticCost(), np.array([5, 3, 4, 4])
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=cost)
+        >>> report = HtmlReport(
+        ...     title="my data",
+        ...     facts=[("ranks", "2")],
+        ...     lengths=summarise_lengths(lengths, capacities=[8]),
+        ...     results=compare_strategies(cluster, [lengths], done=lambda: None, names=["dynamic_cp"]),
+        ...     plans={"dynamic_cp": cluster.plan(lengths)},
+        ...     cost=cost,
+        ... )
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_html_report(f"{folder}/report.html", report)
+        ...     "my data" in Path(folder, "report.html").read_text()
+        True
     """
     head = tag(
         "head",

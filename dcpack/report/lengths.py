@@ -32,6 +32,10 @@ class LengthSummary:
         percentiles: length by percentile: the smallest length that at least so many percent do not exceed.
         above: by capacity, the share of sequences that are longer, and the share of all tokens in them.
         histogram: by smallest length of a range (powers of two; 0 for empty ones), sequences and tokens in it.
+
+    Example:
+        >>> summarise_lengths(np.array([1, 2, 3, 10]), capacities=[4]).histogram    # from 0, 1, 2, 4, 8 on
+        {0: (0, 0), 1: (1, 1), 2: (2, 5), 4: (0, 0), 8: (1, 10)}
     """
 
     num_sequences: int
@@ -91,6 +95,9 @@ def _share_above(ordered: npt.NDArray[np.integer[Any]], capacity: int, total: in
 
 def format_lengths(summary: LengthSummary) -> str:
     """Return the summary as text: numbers, shares, and a histogram of sequences and of tokens.
+
+    Args:
+        summary: of `summarise_lengths`.
 
     Example:
         >>> print(format_lengths(summarise_lengths(np.array([1, 3]), capacities=[2])).splitlines()[0])

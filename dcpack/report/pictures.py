@@ -41,6 +41,16 @@ def save_plan_picture(
 
     Raises:
         BackendError: matplotlib is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import dcpack
+        >>> plan = dcpack.plan([150, 60, 30], num_ranks=4, capacity=100)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_plan_picture(f"{folder}/plan.svg", plan, dcpack.QuadraticCost(), title="my step")
+        ...     "<svg" in Path(folder, "plan.svg").read_text()
+        True
     """
     pyplot = _pyplot()
     timeline = timeline_of(plan, cost, sync=sync)
@@ -99,6 +109,14 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
 
     Raises:
         BackendError: matplotlib is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_length_picture(f"{folder}/lengths.svg", [5, 300, 4000], title="my data")
+        ...     "<svg" in Path(folder, "lengths.svg").read_text()
+        True
     """
     pyplot = _pyplot()
     values = as_lengths("lengths", lengths)

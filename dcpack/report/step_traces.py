@@ -71,7 +71,28 @@ def save_step_trace(
     rank: int = 0,
     sync: str = "microbatch",
 ) -> None:
-    """Write `step_trace_events` to `path`, as JSON."""
+    """Write `step_trace_events` to `path`, as JSON.
+
+    Args:
+        path: file to write.
+        records: of `DistributedDataLoader.on_step`, oldest first.
+        cost: as in `step_trace_events`.
+        rank: as in `step_trace_events`.
+        sync: as in `step_trace_events`.
+
+    Raises:
+        ArgumentError: as in `step_trace_events`.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> record = StepRecord(number=0, epoch=0, step=0, start=2.0, end=2.5, waits=(), spans=(), planned=None,
+        ...     num_valid_tokens=1, global_valid_tokens=1, bytes_sent=0, fills_rows=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_step_trace(f"{folder}/trace.json", [record])
+        ...     sorted(json.loads(Path(folder, "trace.json").read_text()))
+        ['displayTimeUnit', 'traceEvents']
+    """
     Path(path).write_text(json.dumps(step_trace_events(records, cost, rank=rank, sync=sync)))
 
 

@@ -46,6 +46,12 @@ class Cluster:
         microbatch_multiple: the number of micro-batches is a multiple of it.
         max_sequences: most sequences in a bin, or None.
         on_empty: where sequences are too few: ``"dummy"`` or ``"error"``.
+
+    Example:
+        >>> import dcpack
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> cluster.plan([5, 3, 4, 4]).num_microbatches
+        1
     """
 
     num_ranks: int
@@ -105,6 +111,11 @@ class Planned:
         num_tokens: real tokens in it.
         num_cut_sequences: sequences that the overlong policy cut.
         bound: lower bound of the step time of those tokens, in the unit of the cost model.
+
+    Example:
+        >>> import dcpack
+        >>> Planned.of(dcpack.plan([5, 3, 4, 4], num_ranks=2, capacity=8)).num_tokens
+        16
     """
 
     plan: Plan
@@ -185,6 +196,15 @@ class StepFigures:
         step_time: simulated time of the step.
         bound: lower bound of the step time of the same pieces.
         planning_seconds: wall time that planning took.
+
+    Example:
+        >>> import dcpack
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> steps = [[5, 3, 4, 4], [8, 2, 6]]
+        >>> names = ["dynamic_cp"]
+        >>> first, _ = compare_strategies(cluster, steps, done=lambda: None, names=names)[0].steps
+        >>> first.num_microbatches, first.num_tokens, first.num_slots
+        (1, 16, 16)
     """
 
     num_microbatches: int
@@ -209,6 +229,15 @@ class StrategyResult:
         failure: why the strategy cannot plan these lengths, or None.
         bytes_moved: bytes between processes, or None where not worked out.
         bytes_whole: bytes that whole sequences, field by field, would have moved, or None.
+
+    Example:
+        >>> import dcpack
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> steps = [[5, 3, 4, 4], [8, 2, 6]]
+        >>> names = ["pad to longest", "dynamic_cp"]
+        >>> padded, dynamic = compare_strategies(cluster, steps, done=lambda: None, names=names)
+        >>> dynamic.name, dynamic.failure, len(dynamic.steps)
+        ('dynamic_cp', None, 2)
     """
 
     name: str
@@ -243,6 +272,18 @@ def compare_strategies(
 
     Returns:
         One result a strategy. A strategy that cannot plan some step has a `failure`, and no totals.
+
+    Raises:
+        ArgumentError: an unknown strategy, or lengths that are none.
+
+    Example:
+        >>> import dcpack
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> steps = [[5, 3, 4, 4], [8, 2, 6]]
+        >>> names = ["pad to longest", "dynamic_cp"]
+        >>> padded, dynamic = compare_strategies(cluster, steps, done=lambda: None, names=names)
+        >>> [step.step_time for step in padded.steps] > [step.step_time for step in dynamic.steps]
+        True
     """
     results = [StrategyResult(name=check_choice("strategy", name, STRATEGIES)) for name in names]
     work = {name: np.zeros(cluster.num_ranks) for name in names}

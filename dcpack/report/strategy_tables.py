@@ -22,6 +22,15 @@ def strategy_cells(
         results: the strategies.
         unit: unit of the times; seconds are shown as milliseconds.
         with_planning: add the bound itself and the planning time.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.report import Cluster, compare_strategies
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> results = compare_strategies(cluster, [[5, 3, 4, 4]], done=lambda: None, names=["dynamic_cp"])
+        >>> headers, rows = strategy_cells(results, unit="cost")
+        >>> headers[0], rows[0][0], len(headers) == len(rows[0])
+        ('strategy', 'dynamic_cp', True)
     """
     columns = _COLUMNS + (_BYTE_COLUMNS if any(result.bytes_moved is not None for result in results) else [])
     shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
@@ -44,6 +53,14 @@ def format_strategies(results: Sequence[StrategyResult], *, unit: str, with_plan
         results: the strategies.
         unit: unit of the times; seconds are shown as milliseconds.
         with_planning: show the bound itself and the planning time too.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.report import Cluster, compare_strategies
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> results = compare_strategies(cluster, [[5, 3, 4, 4]], done=lambda: None, names=["dynamic_cp"])
+        >>> format_strategies(results, unit="cost").splitlines()[-1].split()[0]
+        'dynamic_cp'
     """
     headers, rows = strategy_cells(results, unit=unit, with_planning=with_planning)
     lines = format_table(headers, rows).splitlines()
@@ -99,6 +116,14 @@ def format_steps(results: Sequence[StrategyResult], lengths: Sequence[tuple[int,
         results: the strategies; those that could not plan are left out.
         lengths: for each step its sequences, its tokens, and its longest sequence.
         unit: unit of the times; seconds are shown as milliseconds.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.report import Cluster, compare_strategies
+        >>> cluster = Cluster(num_ranks=2, capacity=8, padding=None, cost=dcpack.QuadraticCost())
+        >>> results = compare_strategies(cluster, [[5, 3, 4, 4]], done=lambda: None, names=["dynamic_cp"])
+        >>> print(format_steps(results, [(4, 16, 5)], unit="cost").splitlines()[-1].split()[:4])
+        ['0', '4', '16', '5']
     """
     shown = [result for result in results if result.failure is None]
     shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)

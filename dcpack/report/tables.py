@@ -42,6 +42,9 @@ def _line(cells: Sequence[str], widths: Sequence[int], to_right: Collection[int]
 def format_bytes(count: float) -> str:
     """Return a number of bytes in a unit that leaves three digits.
 
+    Args:
+        count: bytes.
+
     Example:
         >>> format_bytes(0), format_bytes(1536), format_bytes(5 * 2**30)
         ('0 B', '1.50 KiB', '5.00 GiB')

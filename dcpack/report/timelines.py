@@ -23,6 +23,12 @@ class Timeline:
         durations: float64[b], how long they work.
         microbatch_ends: float64[num_microbatches], when the last rank is done with each micro-batch.
         unit: unit of the times.
+
+    Example:
+        >>> import dcpack
+        >>> plan = dcpack.plan([4, 2, 3], num_ranks=2, capacity=4, scheduler="in_order", on_empty="dummy")
+        >>> timeline_of(plan, dcpack.QuadraticCost()).microbatch_ends.tolist()
+        [16.0, 25.0]
     """
 
     starts: Float64Array
@@ -36,6 +42,18 @@ def timeline_of(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> Tim
 
     Under ``"microbatch"`` all ranks begin a micro-batch together, when the slowest has ended the one before; rows of a
     rank follow one another. Under ``"step"`` a rank begins as soon as all ranks of the bin's CP group are free.
+
+    Args:
+        plan: a plan with ranks.
+        cost: the cost model that times it.
+        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
+
+    Returns:
+        When each bin begins and how long it takes.
+
+    Raises:
+        PlanError: a plan without ranks.
+        ArgumentError: an unknown `sync`.
 
     Example:
         >>> import dcpack

@@ -22,6 +22,15 @@ def trace_events(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
     those in any other unit as if it were a microsecond.
     Source: the Trace Event Format ("X" complete events, "M" metadata).
 
+    Args:
+        plan: a plan with ranks.
+        cost: the cost model that times it.
+        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
+
+    Raises:
+        PlanError: a plan without ranks.
+        ArgumentError: an unknown `sync`.
+
     Example:
         >>> import dcpack
         >>> events = trace_events(dcpack.plan([4, 2], num_ranks=2, capacity=4), dcpack.QuadraticCost())["traceEvents"]
@@ -59,5 +68,25 @@ def trace_events(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
 
 
 def save_trace(path: str | Path, plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> None:
-    """Write `trace_events` to `path`, as JSON."""
+    """Write `trace_events` to `path`, as JSON.
+
+    Args:
+        path: file to write; chrome://tracing and ui.perfetto.dev open it.
+        plan: a plan with ranks.
+        cost: the cost model that times it.
+        sync: ``"microbatch"`` or ``"step"``, when ranks meet.
+
+    Raises:
+        PlanError: a plan without ranks.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import dcpack
+        >>> plan = dcpack.plan([4, 2], num_ranks=2, capacity=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_trace(f"{folder}/trace.json", plan, dcpack.QuadraticCost())
+        ...     len(json.loads(Path(folder, "trace.json").read_text())["traceEvents"])
+        7
+    """
     Path(path).write_text(json.dumps(trace_events(plan, cost, sync=sync)))

@@ -29,7 +29,17 @@ OPTIONS = ("budgets", "groups", "max_displacement", "effort")
 
 @dataclass(slots=True)
 class Group:
-    """One bin in the making: its items, the ranks that share it, and their row. Without items it is a dummy."""
+    """One bin in the making: its items, the ranks that share it, and their row. Without items it is a dummy.
+
+    Attributes:
+        cp_size: ranks that share the bin.
+        items: numbers of the items in it.
+        row: row of its ranks.
+
+    Example:
+        >>> Group(2, [0, 3])
+        Group(cp_size=2, items=[0, 3], row=0)
+    """
 
     cp_size: int
     items: list[int]
@@ -64,6 +74,17 @@ class Problem:
         reference: the micro-batches that displacement is counted from, or None.
         max_displacement: micro-batches that an item may be away from its place in `reference`.
         effort: one of `EFFORTS`, for schedulers that search.
+
+    Example:
+        >>> import dcpack
+        >>> class Alone:
+        ...     name = "alone"
+        ...     def usable_cp_sizes(self, legal):
+        ...         return legal[:1]
+        ...     def schedule(self, problem):                    # each item in a micro-batch of its own, on all ranks
+        ...         return [[Group(problem.cp_sizes[0], [item])] for item in problem.longest_first.tolist()]
+        >>> dcpack.plan([5, 7], num_ranks=1, capacity=8, scheduler=Alone()).to_sample_id_groups()
+        [[[1]], [[0]]]
     """
 
     sequence_ids: Int64Array
@@ -195,6 +216,12 @@ class Scheduler(Protocol):
     sizes only those that divide the ranks are then legal, and overlong sequences are judged by them.
 
     One that takes some of `OPTIONS` names them in an attribute ``options``; the others are refused for it.
+
+    Example:
+        >>> from dcpack.scheduling import get_scheduler
+        >>> scheduler: Scheduler = get_scheduler("balanced")
+        >>> scheduler.usable_cp_sizes((1, 2, 4))
+        (1,)
     """
 
     name: str

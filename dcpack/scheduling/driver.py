@@ -52,6 +52,12 @@ _MAX_MULTIPLE = 2**16
 def get_scheduler(scheduler: str | Scheduler) -> Scheduler:
     """Return the scheduler of that name; an object that is one already is returned as it is.
 
+    Args:
+        scheduler: a name out of `SCHEDULERS`, or a scheduler.
+
+    Raises:
+        ArgumentError: an unknown name, or an object that is no scheduler.
+
     Example:
         >>> get_scheduler("in_order").name
         'in_order'
@@ -86,7 +92,16 @@ def make_plan(
     max_displacement: int | None = None,
     effort: str | None = None,
 ) -> Plan:
-    """Plan one step; the arguments, results and errors are those of `dcpack.plan`."""
+    """Plan one step; the arguments, results and errors are those of `dcpack.plan`.
+
+    Example:
+        >>> from dcpack.cost import QuadraticCost
+        >>> options = {"cp_sizes": (1, 2), "min_cp_size": 1, "max_cp_size": None, "padding": None, "sync": "microbatch"}
+        >>> options |= {"microbatch_multiple": 1, "max_sequences": None, "on_empty": "error", "overlong": "error"}
+        >>> plan = make_plan([9, 5], num_ranks=2, capacity=8, scheduler="dynamic_cp", cost=QuadraticCost(), **options)
+        >>> plan.to_sample_id_groups()
+        [[[0, 1], [0, 1]]]
+    """
     lengths = as_lengths("lengths", lengths)
     capacity = check_capacity(capacity, padding)
     check_choice("sync", sync, SYNC_MODES)

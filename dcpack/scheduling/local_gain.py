@@ -61,6 +61,11 @@ class Decision:
         gain: (before - candidate) / before; 0 where the reference costs nothing.
         accepted: whether the candidate is used.
         moved: for each rank of the group, how many samples it gets that another rank had.
+
+    Example:
+        >>> Decision(first_rank=0, objective_before=18.0, objective_candidate=10.0, objective_after=10.0, gain=4 / 9,
+        ...     accepted=True, moved=(1, 1)).accepted
+        True
     """
 
     first_rank: int

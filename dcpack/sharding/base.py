@@ -26,6 +26,11 @@ class ShardRanges:
         starts: int64[2, n], first token of each run.
         stops: int64[2, n], one past the last; at most the start for an empty run.
         steps: int64[n], distance between the tokens of a run.
+
+    Example:
+        >>> ranges = ShardRanges(starts=np.array([[0], [6]]), stops=np.array([[2], [8]]), steps=np.array([1]))
+        >>> ranges.tokens().tolist(), ranges.clip(np.array([7])).tokens().tolist()
+        ([0, 1, 6, 7], [0, 1, 6])
     """
 
     starts: Int64Array
@@ -51,7 +56,14 @@ class ShardRanges:
 
 
 class RangeSharding(Protocol):
-    """A sharding method."""
+    """A sharding method.
+
+    Example:
+        >>> from dcpack.sharding import get_sharding
+        >>> sharding: RangeSharding = get_sharding("zigzag")
+        >>> sharding.divisor(np.array([1, 2, 4])).tolist(), sharding.divides_rows
+        ([1, 4, 8], False)
+    """
 
     name: str
 

@@ -32,6 +32,12 @@ SHARDINGS: dict[str, RangeSharding] = {
 def get_sharding(name: str) -> RangeSharding:
     """Return the sharding method called `name`.
 
+    Args:
+        name: one of `SHARDINGS`.
+
+    Raises:
+        ArgumentError: an unknown name.
+
     Example:
         >>> get_sharding("striped").name
         'striped'
@@ -67,6 +73,12 @@ def local_cu_seqlens(
 ) -> npt.NDArray[np.int32]:
     """Return the offsets of the sequences inside the slice of one rank.
 
+    Args:
+        cu_seqlens_padded: int32[n + 1], offsets of the whole row.
+        cp_size: ranks that share it.
+        cp_rank: the rank asked for.
+        method: one of `SHARDINGS`.
+
     Returns:
         int32[n + 1]; under ``"zigzag"`` the same on every rank, ``cu_seqlens_padded // cp_size``.
 
@@ -80,6 +92,11 @@ def local_cu_seqlens(
 
 def restore_indices(cu_seqlens_padded: Any, cp_size: int, method: str = "zigzag") -> Int64Array:
     """Return the inverse of slicing: where each slot of the row is in the slices of ranks 0, 1, ... laid end to end.
+
+    Args:
+        cu_seqlens_padded: int32[n + 1], offsets of the whole row.
+        cp_size: ranks that share it.
+        method: one of `SHARDINGS`.
 
     Returns:
         int64[row length]: ``row == concatenated_slices[restore_indices(...)]``.

@@ -29,6 +29,16 @@ COMMUNICATOR_CHECKS: dict[str, Callable[[Communicator], None]] = {
 def run_communicator_check(name: str, communicator: Communicator) -> tuple[str, int, int]:
     """Run one check on one rank and return its name, the rank and the size: the proof that it ran.
 
+    Args:
+        name: one of `COMMUNICATOR_CHECKS`.
+        communicator: of this rank.
+
+    Returns:
+        `name`, the rank, and the size.
+
+    Raises:
+        AssertionError: the back end breaks the contract.
+
     Example:
         >>> from dcpack.comm import FakeBackend
         >>> run_communicator_check("barrier", FakeBackend().world())

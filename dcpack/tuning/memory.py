@@ -63,6 +63,10 @@ class MemoryEstimate:
         gathered: layers that are gathered while they are at work (`sharding` ``"full"``).
         activations: what the forward pass keeps for the backward pass, of one full row.
         logits: logits of one full row and their gradient.
+
+    Example:
+        >>> MemoryEstimate(states=2e9, gathered=3e9, activations=36e9, logits=6e9).total
+        47000000000.0
     """
 
     states: float

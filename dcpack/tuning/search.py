@@ -141,6 +141,12 @@ class Trial:
         utilization: real tokens over the slots of all rows.
         mean_cp_size: CP size that a token meets on average.
         shares: where the time of all ranks goes, over all steps.
+
+    Example:
+        >>> memory = MemoryEstimate(states=2e9, gathered=3e9, activations=36e9, logits=6e9)
+        >>> Trial(capacity=8192, strategy="dynamic_cp", max_cp_size=8, global_batch_size=512, recompute="none",
+        ...     memory=memory, failure="too large").failure
+        'too large'
     """
 
     capacity: int
@@ -161,6 +167,13 @@ class Trial:
 
 def sample_lengths(lengths: Any, count: int) -> Int64Array:
     """Return at most `count` lengths, spread evenly over all, in their order.
+
+    Args:
+        lengths: int64[n], tokens of each sequence.
+        count: how many to keep, at least 1.
+
+    Raises:
+        ArgumentError: lengths that are none, or a count below 1.
 
     Example:
         >>> sample_lengths([1, 2, 3, 4, 5, 6], 3).tolist()
@@ -328,6 +341,17 @@ def recommend(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the least time a token, or None where none is possible.
 
     Among those within 1% of it, it is the one that needs the least memory, then the smallest global batch, CP limit.
+
+    Args:
+        trials: of `search`.
+
+    Example:
+        >>> memory = MemoryEstimate(states=2e9, gathered=3e9, activations=36e9, logits=6e9)
+        >>> def trial(global_batch_size, token_time):
+        ...     return Trial(capacity=8192, strategy="dynamic_cp", max_cp_size=8, recompute="none", memory=memory,
+        ...         global_batch_size=global_batch_size, token_time=token_time)
+        >>> recommend([trial(64, 1.2), trial(512, 1.0), trial(256, 1.001)]).global_batch_size    # 0.1% slower, smaller
+        256
     """
     possible = [trial for trial in trials if trial.failure is None]
     if not possible:

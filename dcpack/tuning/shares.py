@@ -25,6 +25,11 @@ class TimeShares:
         ring: what CP costs on top: exposed transfers and latency.
         waiting: ranks that wait for the slowest one.
         waiting_for_one: the part of `waiting` where what is slowest is a bin with a single sequence.
+
+    Example:
+        >>> shares = TimeShares(work=3.0, waiting=1.0) + TimeShares(work=3.0, padding=1.0)
+        >>> shares.total, shares.share("work")
+        (8.0, 0.75)
     """
 
     work: float = 0.0

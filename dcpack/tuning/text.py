@@ -21,6 +21,19 @@ def alternatives(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that differ from `best` in one thing: capacity (with its recomputation), strategy, CP, batch.
 
     Values that are impossible whatever the other settings are among them.
+
+    Args:
+        best: the recommended trial.
+        trials: all of them.
+
+    Example:
+        >>> from dcpack.cost import get_device, get_model
+        >>> from dcpack.tuning import Job, SearchSpace, recommend, search
+        >>> job = Job(model=get_model("llama3-8b"), device=get_device("h100"), num_ranks=8)
+        >>> space = SearchSpace(capacities=(4096, 2**20), max_cp_sizes=(8,), global_batch_sizes=(16,))
+        >>> trials = search(job, space, [900, 300, 2000, 6000] * 8)
+        >>> [(trial.capacity, trial.failure is None) for trial in alternatives(recommend(trials), trials)][0]
+        (1048576, False)
     """
     found: list[Trial] = []
     for knob in ("capacity", "strategy", "max_cp_size", "global_batch_size"):
@@ -35,7 +48,21 @@ def alternatives(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def format_alternatives(best: Trial, others: Sequence[Trial]) -> str:
-    """Return a table: the recommended setting, then the others, with what each differs in and what holds it back."""
+    """Return a table: the recommended setting, then the others, with what each differs in and what holds it back.
+
+    Args:
+        best: the recommended trial.
+        others: of `alternatives`.
+
+    Example:
+        >>> from dcpack.cost import get_device, get_model
+        >>> from dcpack.tuning import Job, SearchSpace, recommend, search
+        >>> job = Job(model=get_model("llama3-8b"), device=get_device("h100"), num_ranks=8)
+        >>> space = SearchSpace(capacities=(4096, 2**20), max_cp_sizes=(8,), global_batch_sizes=(16,))
+        >>> trials = search(job, space, [900, 300, 2000, 6000] * 8)
+        >>> format_alternatives(recommend(trials), []).splitlines()[-1].split()[0]
+        'recommended'
+    """
     headers = [
         *("changed", "ns a\ntoken", "against\nbest", "step\n(ms)", "utili-\nzation", "mean\nCP", "memory"),
         *("work", "padding", "CP comm.", "waiting", "held back by"),
@@ -71,7 +98,20 @@ def _row(trial: Trial, best: Trial, what: str) -> list[str]:
 
 
 def trial_to_dict(trial: Trial) -> dict[str, Any]:
-    """Return a trial as plain values, for JSON; times in seconds, memory in bytes."""
+    """Return a trial as plain values, for JSON; times in seconds, memory in bytes.
+
+    Args:
+        trial: of `search`.
+
+    Example:
+        >>> from dcpack.cost import get_device, get_model
+        >>> from dcpack.tuning import Job, SearchSpace, recommend, search
+        >>> job = Job(model=get_model("llama3-8b"), device=get_device("h100"), num_ranks=8)
+        >>> space = SearchSpace(capacities=(4096, 2**20), max_cp_sizes=(8,), global_batch_sizes=(16,))
+        >>> trials = search(job, space, [900, 300, 2000, 6000] * 8)
+        >>> trial_to_dict(recommend(trials))["capacity"]
+        4096
+    """
     values = asdict(trial)
     values["memory"]["total"] = trial.memory.total
     if trial.failure is None:
