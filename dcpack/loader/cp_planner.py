@@ -43,6 +43,10 @@ class CPPlanning:
 
     Raises:
         ArgumentError: an option of the wrong type or range.
+
+    Example:
+        >>> CPPlanning(scheduler="uniform_cp", max_cp_size=4).scheduler
+        'uniform_cp'
     """
 
     scheduler: str | Scheduler = "dynamic_cp"

@@ -28,6 +28,20 @@ def packed_fields(batch: PackedBatch) -> dict[str, Any]:
     """Return a packed batch as a flat dict: its per-token fields and offsets by name, for models and for peers.
 
     ``sample_fields`` is a list with a dict for each sequence; ``dummy_fields`` a dict.
+
+    Args:
+        batch: of `dcpack.exchange.exchange_samples`.
+
+    Example:
+        >>> import dcpack
+        >>> from dcpack.exchange import gather_samples
+        >>> def step(communicator):
+        ...     gathered = gather_samples(communicator, [{"input_ids": [1, 2, 3]}])
+        ...     plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=4)
+        ...     return packed_fields(exchange_samples(communicator, gathered, plan)[0][0])
+        >>> found = dcpack.run_ranks(1, step)[0]
+        >>> found["input_ids"].tolist(), found["cu_seqlens"].tolist(), found["max_seqlen"]
+        ([1, 2, 3], [0, 3], 3)
     """
     return {
         **batch.tokens,
