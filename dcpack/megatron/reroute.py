@@ -32,6 +32,9 @@ def complete_sample(sample: Mapping[str, Any]) -> Sample:
     Args:
         sample: one of `unpack_samples`.
 
+    Raises:
+        ArgumentError: a sample whose tokens and lengths do not fit each other.
+
     Example:
         >>> lengths = {"original_seq_len": np.array([3]), "padded_seq_len": np.array([4])}
         >>> made = complete_sample({"tokens": np.array([5, 6, 7, 0]), **lengths})
