@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array
+from dcpack._checks import Int64Array
 from dcpack.comm import Communicator
 from dcpack.loader.costs import CostRule
 from dcpack.loader.policies import OwnAlgorithm
@@ -15,7 +15,7 @@ from dcpack.loader.sharing import Planned, share_plans
 from dcpack.loader.step_metrics import imbalance, mean_cp_size_of
 from dcpack.loader.step_table import StepTable
 from dcpack.loader.types import PackingConstraints
-from dcpack.loader.windows import Policy, Rows, Window, plan_window, rows_of_plan
+from dcpack.loader.windows import Policy, Window, plan_window
 
 __all__ = ["StepLayout", "WindowPlanner", "report"]
 
@@ -99,14 +99,12 @@ class WindowPlanner:
         """Return the plans of a step; a pure function of the table."""
         windows = [self._window(table, rounds) for rounds in self.windows(table.num_rounds)]
         made = [plan_window(window, self.policy, min_balance_gain=self.min_balance_gain) for window in windows]
-        before = [_loads(window, window.reference) for window in windows]
-        after = [_loads(window, rows_of_plan(plan)) for window, (plan, _) in zip(windows, made, strict=True)]
         return Planned(
-            plans=tuple(plan for plan, _ in made),
-            decisions=tuple(decision for _, decision in made),
-            loads_before=tuple(np.sum(before, axis=0).tolist()),
-            loads_after=tuple(np.sum(after, axis=0).tolist()),
-            num_moved=sum(sum(decision.moved) for _, decision in made),
+            plans=tuple(window.plan for window in made),
+            decisions=tuple(window.decision for window in made),
+            loads_before=tuple(np.sum([window.loads_before for window in made], axis=0).tolist()),
+            loads_after=tuple(np.sum([window.loads_after for window in made], axis=0).tolist()),
+            num_moved=sum(sum(window.decision.moved) for window in made),
         )
 
     def _window(self, table: StepTable, rounds: range) -> Window:
@@ -127,19 +125,11 @@ class WindowPlanner:
         for rounds, plan in zip(self.windows(table.num_rounds), planned.plans, strict=True):
             items = table.items_of(rounds)
             destination[items[plan.sequence_ids]] = plan.first_rank[plan.entry_bin]
-            rows = [
-                tuple(items[plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]]].tolist())
-                for b in plan.bins_of_rank(member)
-            ]
+            mine, offsets = items[plan.sequence_ids].tolist(), plan.offsets.tolist()
+            rows = [tuple(mine[offsets[b] : offsets[b + 1]]) for b in plan.bins_of_rank(member).tolist()]
             size = plan.rows_per_rank
             microbatches += [tuple(rows[start : start + size]) for start in range(0, len(rows), size)]
         return StepLayout(destination=destination, microbatches=tuple(microbatches))
-
-
-def _loads(window: Window, rows: Rows) -> Float64Array:
-    """Return float64[ranks]: the work of each rank of a window."""
-    num_rows = window.num_ranks * window.num_rows
-    return window.costs.rows(window.row_of(rows), num_rows).reshape(window.num_ranks, -1).sum(axis=1)
 
 
 def report(planned: Planned) -> None:

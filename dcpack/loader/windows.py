@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,7 +25,17 @@ from dcpack.loader.types import SampleMetadata
 from dcpack.plans import Plan
 from dcpack.scheduling.local_gain import Decision
 
-__all__ = ["Placement", "Policy", "Rows", "Window", "makespan_of", "plan_of_rows", "plan_window", "rows_of_plan"]
+__all__ = [
+    "Placement",
+    "PlannedWindow",
+    "Policy",
+    "Rows",
+    "Window",
+    "makespan_of",
+    "plan_of_rows",
+    "plan_window",
+    "rows_of_plan",
+]
 
 Rows = tuple[tuple[tuple[int, ...], ...], ...]
 """``[rank][row] -> samples``; rows of a rank micro-batch after micro-batch."""
@@ -82,8 +93,8 @@ class Window:
         if counts != [self.num_rows] * self.num_ranks:
             raise PlanError(f"a placement needs {self.num_rows} rows for each of {self.num_ranks} ranks, got {counts}")
         flat = [row for given in rows for row in given]
-        sizes = [len(row) for row in flat]
-        items = np.fromiter((item for row in flat for item in row), np.int64, sum(sizes))
+        sizes = list(map(len, flat))
+        items = np.fromiter(chain.from_iterable(flat), np.int64, sum(sizes))
         size = self.tokens.size
         faults = [f"unknown sample {i}" for i in items[(items < 0) | (items >= size)].tolist()]
         times = np.bincount(items[(items >= 0) & (items < size)], minlength=size)
@@ -163,8 +174,24 @@ def makespan_of(window: Window, placement: Placement) -> int:
     return int(by_rank.max(axis=0, initial=0).sum())
 
 
-def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0) -> tuple[Plan, Decision]:
-    """Return the plan of a window and what was decided.
+class PlannedWindow(NamedTuple):
+    """A window as it is planned.
+
+    Attributes:
+        plan: where its samples go.
+        decision: what was decided.
+        loads_before: float64[ranks], the work of each rank as its samples were read.
+        loads_after: the same as it is planned.
+    """
+
+    plan: Plan
+    decision: Decision
+    loads_before: Float64Array
+    loads_after: Float64Array
+
+
+def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0) -> PlannedWindow:
+    """Plan a window.
 
     Raises:
         InfeasibleError: the rows as they are break a limit.
@@ -200,7 +227,8 @@ def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0
         accepted=accepted,
         moved=tuple(moved.tolist()),
     )
-    return plan_of_rows(window, kept), decision
+    loads = costs.reshape(2, window.num_ranks, -1).sum(axis=2)
+    return PlannedWindow(plan_of_rows(window, kept), decision, loads[0], loads[int(accepted)])
 
 
 def plan_of_rows(window: Window, rows: Rows) -> Plan:
@@ -257,8 +285,6 @@ def rows_of_plan(plan: Plan) -> Rows:
         >>> rows_of_plan(dcpack.plan([3, 4], num_ranks=2, capacity=4, scheduler="in_order"))
         (((0,),), ((1,),))
     """
-    rows = []
-    for rank in range(plan.num_ranks):
-        bins = plan.bins_of_rank(rank)
-        rows.append(tuple(tuple(plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]].tolist()) for b in bins))
-    return tuple(rows)
+    items, offsets = plan.sequence_ids.tolist(), plan.offsets.tolist()
+    bins = [plan.bins_of_rank(rank).tolist() for rank in range(plan.num_ranks)]
+    return tuple(tuple(tuple(items[offsets[b] : offsets[b + 1]]) for b in given) for given in bins)

@@ -43,10 +43,10 @@ def slots_of_rows(
     if per_rank % num_rows:
         raise ArgumentError(f"reference must give a multiple of rows_per_rank, {num_rows}, rows a rank, got {per_rank}")
     slots = Slots(num_microbatches=per_rank // num_rows, num_ranks=num_ranks, num_rows=num_rows, sync=problem.sync)
-    ids = [np.array(row, np.int64) for given in rows for row in given]
-    flat = np.concatenate([np.zeros(0, np.int64), *ids])
+    sizes = [len(row) for given in rows for row in given]
+    flat = np.fromiter((item for given in rows for row in given for item in row), np.int64, sum(sizes))
     # Row k of rank r is, in this order, number r * per_rank + k, and slot k * num_ranks + r.
-    rank, row = np.divmod(np.repeat(np.arange(len(ids)), [part.size for part in ids]), max(per_rank, 1))
+    rank, row = np.divmod(np.repeat(np.arange(len(sizes)), sizes), max(per_rank, 1))
     _check_ids(problem, flat)
     slot_of_sequence = np.full(problem.num_sequences, -1, np.int64)
     slot_of_sequence[flat] = row * num_ranks + rank

@@ -53,7 +53,7 @@ class Swap:
 
 @pytest.mark.parametrize("policy", ["local_gain", "balanced", Swap()])
 def test_18_and_2_become_10_and_10(policy: Any) -> None:
-    plan, decision = plan_window(window(one_a_row=True), choose_policy(None, policy, 2))
+    plan, decision, *_ = plan_window(window(one_a_row=True), choose_policy(None, policy, 2))
     assert loads(window(), rows_of_plan(plan), (9, 9, 1, 1)) == [10, 10]
     assert (decision.objective_before, decision.objective_after, decision.accepted) == (18, 10, True)
     assert decision.gain == pytest.approx(4 / 9)
@@ -63,7 +63,7 @@ def test_18_and_2_become_10_and_10(policy: Any) -> None:
 @pytest.mark.parametrize("policy", ["local_gain", "balanced", Swap()])
 @pytest.mark.parametrize(("least", "accepted"), [(4 / 9 - 1e-9, True), (4 / 9, False), (0.9, False)])
 def test_a_gain_must_be_strictly_more(policy: Any, least: float, accepted: bool) -> None:
-    plan, decision = plan_window(window(), choose_policy(None, policy, 2), min_balance_gain=least)
+    plan, decision, *_ = plan_window(window(), choose_policy(None, policy, 2), min_balance_gain=least)
     assert decision.accepted is accepted
     assert (rows_of_plan(plan) == window().reference) is not accepted
     assert decision.objective_candidate == 10
@@ -74,10 +74,10 @@ def test_a_gain_must_be_strictly_more(policy: Any, least: float, accepted: bool)
 def test_ranks_that_meet_in_every_micro_batch_are_counted_there() -> None:
     # Two micro-batches of one row: rank 0 has 9 then 1, rank 1 has 1 then 9. Per step even, per micro-batch not.
     crossed = window((9, 1, 1, 9), rows_per_rank=1)
-    plan, decision = plan_window(crossed, choose_policy(None, None, 1))
+    plan, decision, *_ = plan_window(crossed, choose_policy(None, None, 1))
     assert (decision.objective_before, decision.objective_after) == (18, 10)
     assert plan.num_microbatches == 2
-    _, step = plan_window(window((9, 1, 1, 9), rows_per_rank=1, sync="step"), choose_policy(None, None, 1))
+    _, step, *_ = plan_window(window((9, 1, 1, 9), rows_per_rank=1, sync="step"), choose_policy(None, None, 1))
     assert (step.objective_before, step.accepted) == (10, False)
 
 
@@ -130,7 +130,7 @@ def test_budgets_are_kept_also_where_they_are_no_whole_numbers() -> None:
         limits={"images": 0.9},
         amounts={"images": amounts},
     )
-    plan, decision = plan_window(made, choose_policy(None, "local_gain", 2))
+    plan, decision, *_ = plan_window(made, choose_policy(None, "local_gain", 2))
     assert decision.objective_after == 10
     for rank in rows_of_plan(plan):
         assert all(sum(amounts[i] for i in row) <= 0.9 for row in rank)
@@ -147,14 +147,14 @@ def test_a_reference_that_breaks_a_limit_is_named() -> None:
 
 def test_oversized_samples_stay_alone() -> None:
     made = window(tokens=np.array([11, 5, 4, 1]), keeps_oversized=True)
-    plan, _ = plan_window(made, choose_policy(None, "local_gain", 2))
+    plan, *_ = plan_window(made, choose_policy(None, "local_gain", 2))
     assert [row for rank in rows_of_plan(plan) for row in rank if 0 in row] == [(0,)]
     assert plan.oversized.sum() == 1
 
 
 def test_variance_is_another_objective() -> None:
     scheduler = LocalGain(reference=[[[0]], [[0]]], objective="variance")
-    _, decision = plan_window(window(), choose_policy(scheduler, None, 2))
+    _, decision, *_ = plan_window(window(), choose_policy(scheduler, None, 2))
     # Loads 18 and 2: mean 10, squares of 0.8; then even.
     assert decision.objective_before == pytest.approx(0.64)
     assert decision.objective_after == pytest.approx(0.0)
