@@ -9,7 +9,7 @@ import numpy as np
 from dcpack._checks import Float64Array, Int64Array
 from dcpack.scheduling.timing import GroupTimes
 
-__all__ = ["SizeTable"]
+__all__ = ["SizeTable", "size_grid"]
 
 _ALL_UP_TO = 32  # ranks
 _STEP = 1.03  # from one larger size to the next
@@ -39,7 +39,7 @@ class SizeTable:
         above: float,
     ) -> None:
         self.size_index, self.now = size_index, now
-        self.grid = _grid(times.problem.cp_sizes)
+        self.grid = size_grid(times.problem.cp_sizes)
         self.rows = np.flatnonzero(now > above)
         self.table: Float64Array = np.full((self.rows.size, self.grid.size), np.inf)
         if self.rows.size:
@@ -77,8 +77,8 @@ class SizeTable:
 
 
 @functools.lru_cache(maxsize=64)
-def _grid(cp_sizes: tuple[int, ...]) -> Int64Array:
-    """Return int64[k], the indices of the sizes to look at."""
+def size_grid(cp_sizes: tuple[int, ...]) -> Int64Array:
+    """Return int64[k], the indices of the sizes to look at: all up to 32 ranks, then in steps of 3%."""
     sizes = np.array(cp_sizes, np.int64)
     small = int(np.searchsorted(sizes, _ALL_UP_TO, side="right"))
     chosen = list(range(small))

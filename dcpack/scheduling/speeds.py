@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array
+from dcpack.scheduling.size_table import size_grid
 from dcpack.scheduling.timing import PRICE_OF_DOUBLING, GroupTimes
 
 __all__ = ["deal_speeds"]
@@ -72,17 +73,18 @@ class _Search:
         smallest = times.smallest[items]
         alone = times.alone(smallest, items)
         self.num_wide = int(np.flatnonzero((smallest > 0) | (alone > self.targets.min())).max(initial=-1)) + 1
-        self.num_wide = min(self.num_wide, _MAX_TABLE // times.sizes.size)
+        grid = size_grid(problem.cp_sizes)
+        self.num_wide = min(self.num_wide, _MAX_TABLE // grid.size)
         items, smallest = items[: self.num_wide], smallest[: self.num_wide]
-        table = times.alone_table(items)
-        table[np.arange(times.sizes.size) < smallest[:, np.newaxis]] = np.inf
+        table = times.alone_table(items, grid)
+        table[grid < smallest[:, np.newaxis]] = np.inf
         self.table: Float64Array = np.minimum.accumulate(table, axis=1)
         self.work = alone[: self.num_wide] * times.sizes[smallest]
         self.lengths = problem.lengths[items]
         self.narrow_work = times.work - float(self.work.sum())
         self.narrow_tokens = int(problem.lengths.sum() - self.lengths.sum())
         self.chosen = np.zeros((self.num_wide, len(self.targets)), np.int8)
-        self._sizes = np.append(times.sizes, problem.num_ranks + 1)
+        self._sizes = np.append(times.sizes[grid], problem.num_ranks + 1)
         self._deal_wide()
 
     def _deal_wide(self) -> None:

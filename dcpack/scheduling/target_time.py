@@ -239,11 +239,11 @@ class _OpenGroups:
         """Place the items of the smallest size, longest first, each in the group that is done first and has room."""
         packer = self.packer
         base = packer.sizes[0]
-        for _ in range(self.free // base):
-            self.kinds.append(0)
-            self.loads.append(0.0)
-            self.rooms.append(packer.limits[0])
-            self.members.append([])
+        new = self.free // base
+        self.kinds += [0] * new
+        self.loads += [0.0] * new
+        self.rooms += [packer.limits[0]] * new
+        self.members += [[] for _ in range(new)]
         if not order:
             return True
         of_kind = {kind: (base / packer.sizes[kind], packer.padded_at(kind)) for kind in {0, *self.kinds}}

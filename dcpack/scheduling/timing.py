@@ -76,13 +76,12 @@ class GroupTimes:
         flat = self._times(np.repeat(sums, size_index.size, axis=0), every, self._crosses[every])
         return flat.reshape(len(sums), size_index.size)
 
-    def alone_table(self, items: Int64Array) -> Float64Array:
-        """Return float64[n, k]: time of each item alone at each legal size."""
-        every = np.arange(self.sizes.size)
+    def alone_table(self, items: Int64Array, size_index: Int64Array) -> Float64Array:
+        """Return float64[n, k]: time of each item alone at each of these sizes."""
         if self.problem.padding is None:
-            return self.table(self.problem.cost.columns(self.problem.lengths[items]), every)
-        flat = self.alone(np.tile(every, items.size), np.repeat(items, every.size))
-        return flat.reshape(items.size, every.size)
+            return self.table(self.problem.cost.columns(self.problem.lengths[items]), size_index)
+        flat = self.alone(np.tile(size_index, items.size), np.repeat(items, size_index.size))
+        return flat.reshape(items.size, size_index.size)
 
     def at_sizes(self, sums: Float64Array, cp_size: Int64Array, crosses: np.ndarray) -> Float64Array:
         """Return float64[g]: time of groups of these summed columns (float64[g, k]), sizes and places."""
