@@ -76,9 +76,18 @@ class SizeTable:
         return found
 
 
-@functools.lru_cache(maxsize=64)
 def size_grid(cp_sizes: tuple[int, ...]) -> Int64Array:
-    """Return int64[k], the indices of the sizes to look at: all up to 32 ranks, then in steps of 3%."""
+    """Return int64[k], the indices of the sizes to look at: all up to 32 ranks, then in steps of 3%.
+
+    Example:
+        >>> size_grid((1, 2, 3)).tolist(), size_grid(tuple(range(1, 257))).size
+        ([0, 1, 2], 91)
+    """
+    return _grid(cp_sizes)
+
+
+@functools.lru_cache(maxsize=64)
+def _grid(cp_sizes: tuple[int, ...]) -> Int64Array:
     sizes = np.array(cp_sizes, np.int64)
     small = int(np.searchsorted(sizes, _ALL_UP_TO, side="right"))
     chosen = list(range(small))
