@@ -310,7 +310,7 @@ def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]],
         loader_helpers.one_epoch(mesh, loader_helpers.settings("planned_cp", 2, backend), scheduler="dynamic_cp")
     except ArgumentError as error:
         refused = str(error)
-    return load_epochs(mesh, backend), refused, train_on_global_arrays(mesh, backend, num_epochs=2)
+    return load_epochs(mesh, backend), refused, train_on_global_arrays(mesh, backend, num_epochs=13)
 
 
 def count_targets(arrays: dict[str, jax.Array]) -> jax.Array:

@@ -19,7 +19,7 @@ def test_the_batches_are_those_of_the_fake_back_end(launch: Callable[..., Any]):
     for outcome in outcomes:
         assert "scheduler 'dynamic_cp' mixes CP sizes in a micro-batch, but on back end 'jax'" in outcome.result[1]
         num_compiled, shapes, bound, num_steps = outcome.result[2]
-        assert num_steps == 8
+        assert num_steps == 52
         assert num_compiled == len(shapes) <= bound
         assert {cp_size for cp_size, _ in shapes} == {1, 2}
     for mode in jax_bodies.LOADER_MODES:
