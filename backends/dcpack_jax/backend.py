@@ -18,7 +18,7 @@ from dcpack.comm.backend import Mesh, MeshAxes
 from dcpack.comm.failures import name_ranks
 from dcpack.comm.membership import DEFAULT_DEADLINE_S, check_deadline
 from dcpack.comm.watchdog import end_process_after
-from dcpack.errors import ArgumentError, BackendError, PeerError
+from dcpack.errors import BackendError, PeerError
 from dcpack_jax.board import Board
 from dcpack_jax.communicator import JaxCommunicator, Process
 from dcpack_jax.mesh import AXES, MeshGroups
@@ -119,19 +119,14 @@ class JaxBackend(Backend):
         return Topology.of_domain(len(homes), process_of_rank=homes)
 
     def describe_mesh(self, mesh: Any) -> MeshAxes:
-        """Return the axes and ranks of a `jax.sharding.Mesh` of one device a process, or of a `Topology`.
+        """Return the axes of a `jax.sharding.Mesh` or of a `Topology`, and the process of each device.
 
         Axes of the usual names (`dcpack_jax.mesh.AXES`) get those of dcpack: ``data`` is ``dp``.
-
-        Raises:
-            ArgumentError: a process has several devices in the mesh; pass its `topology_of_mesh`.
         """
         if not isinstance(mesh, jax.sharding.Mesh):
             return super().describe_mesh(mesh)
-        processes = MeshGroups(mesh).processes
-        if len(np.unique(processes)) < processes.size:
-            raise ArgumentError(f"a process has several devices of {mesh}: pass dcpack_jax.mesh.topology_of_mesh(mesh)")
-        return MeshAxes(names=tuple(AXES.get(name, name) for name in map(str, mesh.axis_names)), ranks=processes)
+        names = tuple(AXES.get(name, name) for name in map(str, mesh.axis_names))
+        return MeshAxes(names=names, ranks=MeshGroups(mesh).processes)
 
     def to_device(self, array: Any, device: Any = None) -> Any:
         """Return NumPy arrays as JAX arrays on this process's first device; JAX arrays stay where they are.

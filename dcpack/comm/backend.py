@@ -34,7 +34,7 @@ class MeshAxes:
 
     Attributes:
         names: of its axes, outermost first.
-        ranks: int64[one dim an axis], the global number at each position.
+        ranks: int64[one dim an axis], the process at each position; a process that hosts several ranks is there often.
     """
 
     names: tuple[str, ...]
@@ -113,7 +113,7 @@ class Backend(ABC):
         return None
 
     def describe_mesh(self, mesh: Any) -> MeshAxes:
-        """Return the axes and ranks of a `Topology`, or of a mesh of the back end's framework.
+        """Return the axes of a `Topology`, or of a mesh of the back end's framework, and which process is where.
 
         Raises:
             ArgumentError: something else.
@@ -123,11 +123,14 @@ class Backend(ABC):
             >>> from dcpack.comm import FakeBackend
             >>> FakeBackend().describe_mesh(Topology(axes=("dp", "tp"), sizes=(2, 2))).ranks.tolist()
             [[0, 1], [2, 3]]
+            >>> FakeBackend().describe_mesh(Topology.of_domain(4, process_of_rank=[0, 0, 1, 1])).ranks.tolist()
+            [0, 0, 1, 1]
         """
         names, ranks = getattr(mesh, "axes", None), getattr(mesh, "ranks", None)
         if not isinstance(names, tuple) or not isinstance(ranks, np.ndarray) or ranks.ndim != len(names):
             raise ArgumentError(f"mesh must be a Topology or a mesh of back end {self.name!r}, got {mesh!r}")
-        return MeshAxes(names=names, ranks=ranks)
+        homes = getattr(mesh, "process_of_rank", None)
+        return MeshAxes(names=names, ranks=ranks if homes is None else homes[ranks])
 
     def to_device(self, array: Any, device: Any = None) -> Any:
         """Return `array` on a device, by default this process's; here it stays where it is."""

@@ -21,18 +21,22 @@ class LoaderBatch:
     """One micro-batch of one rank.
 
     Attributes:
-        data: what the model takes: what `collate_fn` returned; a dict of arrays under planned CP.
+        data: what the model takes: what `collate_fn` returned; a dict of arrays under planned CP. Where CP is planned
+            and processes host several ranks, a tuple of it for each rank of this process, in their order.
         epoch: epoch.
         step: optimizer step in the epoch, from 0.
         microbatch: number in the step, of `num_microbatches`.
         num_microbatches: micro-batches of the step, the same on every rank.
-        num_valid_tokens: tokens of this micro-batch that count in the loss; with planned CP those of this rank's slice.
+        num_valid_tokens: tokens of this micro-batch that count in the loss; with planned CP those of this rank's slice
+            (of all ranks of this process).
         global_valid_tokens: the same over the whole step: all ranks that build batches, all micro-batches.
         sample_ids: int64[k], dataset index of each sample in it, -1 for a dummy (external step source: its number in
             the step).
-        cp_size: ranks that share it, as the plan says; 1 without planned CP.
+        cp_size: ranks that share it, as the plan says; 1 without planned CP. Of several ranks of a process it is that
+            of the first, as are `cp_rank` and `cp_ranks`; all are in ``loader.last_planned``.
         cp_rank: which of them this is.
-        cp_ranks: their global ranks, this one among them (ranks of the plan until it is delivered).
+        cp_ranks: their global ranks, this one among them (ranks of the plan until it is delivered, and where processes
+            host several).
         is_dummy: no sample at all, only zero-weight stand-ins.
 
     Example:

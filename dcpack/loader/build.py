@@ -182,9 +182,9 @@ class _Builder:
 
     def _roles(self, mesh: Any) -> Roles:
         axes = self.backend.describe_mesh(mesh)
-        found, wanted = sorted(axes.ranks.ravel().tolist()), sorted(self.world.ranks)
+        found, wanted = sorted(set(axes.ranks.ravel().tolist())), sorted(self.world.ranks)
         if found != wanted:
-            raise ArgumentError(f"mesh must hold every process once: it has ranks {found}, the processes are {wanted}")
+            raise ArgumentError(f"mesh must hold every process: it has those of {found}, the processes are {wanted}")
         return assign_roles(
             axes,
             dp_dim_names=self.config.dp_dim_names,
@@ -319,6 +319,7 @@ class _Builder:
             planner=roles.planner,
             broadcast=config.broadcast_plan,
             logs=config.log_balance,
+            hosts=roles.hosts,
         )
         collate = request.collate_fn
         if config.metadata_mode:

@@ -18,6 +18,7 @@ from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling import Scheduler
 from dcpack.scheduling.driver import get_scheduler, make_plan
 from dcpack.sharding import SHARDINGS
+from dcpack.topology import Topology
 
 __all__ = ["CPPlanner", "CPPlanning"]
 
@@ -111,6 +112,7 @@ class CPPlanner:
         planner: member that plans.
         broadcast: whether it alone does.
         logs: whether what was decided is logged.
+        hosts: the ranks of the plan, and which member hosts each; None where member m is rank m.
     """
 
     options: CPPlanning
@@ -121,6 +123,11 @@ class CPPlanner:
     planner: int
     broadcast: bool
     logs: bool
+    hosts: Topology | None = None
+
+    def homes(self, num_members: int) -> Int64Array:
+        """Return int64[ranks]: the member that hosts each rank of the plan."""
+        return np.arange(num_members) if self.hosts is None else self.hosts.process_of_rank
 
     def plan(self, communicator: Communicator, lengths: Int64Array, holder: Int64Array) -> Planned:
         """Return the same plan of a step on all members. Collective.
@@ -137,8 +144,10 @@ class CPPlanner:
             broadcast=self.broadcast,
         )
 
-    def plan_alone(self, lengths: Int64Array, holder: Int64Array, num_ranks: int) -> Planned:
+    def plan_alone(self, lengths: Int64Array, holder: Int64Array, num_members: int) -> Planned:
         """Return the plan of a step; a pure function of its samples, arguments as in `plan`."""
+        homes = self.homes(num_members)
+        num_ranks = homes.size
         plan = self.options.plan(
             lengths,
             num_ranks=num_ranks,
@@ -150,10 +159,12 @@ class CPPlanner:
         columns = self.cost.columns(lengths)
         alone = self.cost.bin_time(columns, np.ones(len(columns), np.int64), np.zeros(len(columns), np.bool_))
         of_bin = plan.entry_bin
-        leaves = (plan.cp_size[of_bin] > 1) | (plan.first_rank[of_bin] != holder[plan.sequence_ids])
+        leaves = (plan.cp_size[of_bin] > 1) | (homes[plan.first_rank[of_bin]] != holder[plan.sequence_ids])
+        # What a member of several ranks was given counts as the first one's.
+        first_of_member = np.unique(homes, return_index=True)[1]
         return Planned(
             plans=(plan,),
-            loads_before=tuple(np.bincount(holder, alone, minlength=num_ranks).tolist()),
+            loads_before=tuple(np.bincount(first_of_member[holder], alone, minlength=num_ranks).tolist()),
             loads_after=tuple(plan.rank_times(self.cost).sum(axis=0).tolist()),
             num_moved=int(np.unique(plan.sequence_ids[leaves]).size),
         )

@@ -128,14 +128,17 @@ class CPSteps(SamplerSteps):
                 communicator,
                 gathered,
                 plan,
+                topology=self._planner.hosts,
                 sharding=options.sharding,
                 static_shapes=options.static_shapes,
                 dummy_fields=dummy_fields,
-            )[communicator.rank]
+            )
         sent = communicator.counters.bytes_sent - before
         with self.stages.stage("pack"), communicator.guard():
             self.stages.check()
-            batches = tuple(self._batch(batch, ids, epoch, step) for batch in packed)
+            by_rank = [[self._batch(batch, ids, epoch, step) for batch in packed[rank]] for rank in sorted(packed)]
+            is_alone = self._planner.hosts is None
+            batches = tuple(by_rank[0]) if is_alone else tuple(map(_batch_of_process, zip(*by_rank, strict=True)))
         return Step(batches=batches, planned=planned, source_state=source_state, bytes_sent=sent)
 
     def _batch(self, batch: PackedBatch, ids: Int64Array, epoch: int, step: int) -> LoaderBatch:
@@ -156,6 +159,18 @@ class CPSteps(SamplerSteps):
             cp_ranks=batch.cp_ranks,
             is_dummy=batch.is_dummy,
         )
+
+
+def _batch_of_process(batches: tuple[LoaderBatch, ...]) -> LoaderBatch:
+    """Return the micro-batch of a process, of those of its ranks: samples that several of these share count once."""
+    groups = {batch.cp_ranks: batch for batch in reversed(batches)}
+    return replace(
+        batches[0],
+        data=tuple(batch.data for batch in batches),
+        num_valid_tokens=sum(batch.num_valid_tokens for batch in batches),
+        sample_ids=np.concatenate([groups[ranks].sample_ids for ranks in dict.fromkeys(b.cp_ranks for b in batches)]),
+        is_dummy=all(batch.is_dummy for batch in batches),
+    )
 
 
 def join_columns(parts: Sequence[Mapping[str, Int64Array]]) -> tuple[dict[str, Int64Array], Int64Array]:

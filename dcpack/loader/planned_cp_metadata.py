@@ -106,7 +106,7 @@ class PlannedCPMetadataSteps(CPSteps):
         self, planned: Planned, ids: Int64Array, epoch: int, step: int, source_state: Mapping[str, Any] | None
     ) -> Step:
         communicator, plan = self._communicator, planned.plans[0]
-        readers = readers_of(plan)
+        readers = self._planner.homes(communicator.size)[readers_of(plan)]
         order = np.argsort(readers, kind="stable")  # as the samples are gathered: by reader, then as they were given
         with self.stages.stage("read"), tell_failure(communicator):
             self.stages.check()

@@ -290,7 +290,7 @@ LOADER_MODES: dict[str, dict[str, Any]] = {
 
 
 def load_epochs(mesh: Any, backend: Any) -> dict[str, tuple[Any, ...]]:
-    """One epoch of each mode, on two ranks: batches, reads, state, and number of dropped samples."""
+    """One epoch of each mode, on two processes: batches, reads, state, and number of dropped samples."""
     # Short rows, so that some samples need both ranks.
     return {
         mode: loader_helpers.one_epoch(
@@ -300,7 +300,7 @@ def load_epochs(mesh: Any, backend: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]], str, Any]:
+def load_on_processes(rank: int, size: int, num_epochs: int) -> tuple[dict[str, tuple[Any, ...]], str, Any]:
     """Load over a mesh of JAX's devices; with a scheduler that is refused; and train on global arrays."""
     backend = {"name": "jax", "deadline_s": 60.0}
     dcpack.get_backend(backend).world()
@@ -310,14 +310,19 @@ def load_on_processes(rank: int, size: int) -> tuple[dict[str, tuple[Any, ...]],
         loader_helpers.one_epoch(mesh, loader_helpers.settings("planned_cp", 2, backend), scheduler="dynamic_cp")
     except ArgumentError as error:
         refused = str(error)
-    return load_epochs(mesh, backend), refused, train_on_global_arrays(mesh, backend, num_epochs=13)
+    return load_epochs(mesh, backend), refused, train_on_global_arrays(mesh, backend, num_epochs)
 
 
 def count_targets(arrays: dict[str, jax.Array]) -> jax.Array:
     return (arrays["targets_segmentation"] != 0).sum()
 
 
-def train_on_global_arrays(mesh: Any, backend: Any, *, num_epochs: int) -> tuple[int, list[Any], int, int]:
+def planning_sizes(mesh: Any) -> list[int]:
+    """The legal CP sizes: powers of two."""
+    return [size for size in (1, 2, 4) if size <= mesh.devices.size]
+
+
+def train_on_global_arrays(mesh: Any, backend: Any, num_epochs: int) -> tuple[int, list[Any], int, int]:
     """Run a jitted step on all micro-batches of a loader.
 
     Returns:
@@ -337,21 +342,22 @@ def train_on_global_arrays(mesh: Any, backend: Any, *, num_epochs: int) -> tuple
     step: Any = jax.jit(count_targets)
     seen: set[Any] = set()
     num_steps = 0
+    mine = [rank for rank, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
     for _ in range(num_epochs):
         packed = []
         for batch in loader:
-            packed.append(batch.data)
+            packed.append(batch.data if len(mine) > 1 else (batch.data,))
             if not batch.is_last:
                 continue
             assert loader.last_planned is not None
             (plan,) = loader.last_planned.plans
-            rows = {jax.process_index(): packed}
+            rows = dict(zip(mine, zip(*packed, strict=True), strict=True))
             placed = global_batches(plan, rows, mesh, shapes=shapes, names="maxtext")
             assert sum(int(step(each.arrays)) for each in placed) == batch.global_valid_tokens
             seen |= {(each.cp_size, each.arrays["inputs"].shape[1] // each.cp_size) for each in placed}
             packed, num_steps = [], num_steps + 1
     loader.close()
-    return step._cache_size(), sorted(seen), shapes.num_shapes((1, 2)), num_steps
+    return step._cache_size(), sorted(seen), shapes.num_shapes(planning_sizes(mesh)), num_steps
 
 
 # Global arrays.

@@ -301,7 +301,7 @@ def test_seeds_and_global_batches_are_compared() -> None:
 
 def test_a_mesh_must_hold_all_processes() -> None:
     found = differing(2, lambda rank: {"mesh": Topology.of_domain(3)})
-    assert "mesh must hold every process once: it has ranks [0, 1, 2], the processes are [0, 1]" in found
+    assert "mesh must hold every process: it has those of [0, 1, 2], the processes are [0, 1]" in found
 
 
 # ---- samplers of the user's own --------------------------------------------------------------------------------------
