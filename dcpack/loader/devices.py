@@ -75,7 +75,7 @@ class DeviceQueue:
         """
         with self._lock:
             if batches is not self._present:
-                self._next += [self._begin(batch) for batch in batches[len(self._next) : most]]
+                self._next += [self._begin(batch, BaseException) for batch in batches[len(self._next) : most]]
 
     def clear(self) -> None:
         """Forget the copies of batches that will not be taken."""
@@ -83,14 +83,15 @@ class DeviceQueue:
             self._copies.clear()
             self._next.clear()
 
-    def _begin(self, batch: LoaderBatch) -> _Copy:
+    def _begin(self, batch: LoaderBatch, kept: type[BaseException] = Exception) -> _Copy:
+        """Begin a copy; an error of the kind `kept` comes where the copy is asked for, in the thread that trains."""
         try:
             return self._backend.begin_copy(batch.data, self._device)
-        except Exception as error:
-            return _raises(error)  # where it is asked for, in the thread that trains
+        except kept as error:
+            return _raises(error)
 
 
-def _raises(error: Exception) -> _Copy:
+def _raises(error: BaseException) -> _Copy:
     def copy() -> Any:
         raise error
 
