@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -89,6 +91,43 @@ def _name_kind(kind: Any) -> str:
 def _shorten(value: Any) -> str:
     """Describe a value of any kind in a line, also where its own text cannot be made."""
     return f"{reprlib.repr(value)} ({type(value).__name__})".replace("\n", " ")
+
+
+def check_path(name: str, value: Any) -> Path:
+    """Return `value`, a str or a path, as a path; what no file can be called is an error.
+
+    Example:
+        >>> check_path("path", "a folder/plan.npz").name
+        'plan.npz'
+        >>> check_path("path", 3)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: path must be a str or PathLike, got 3 (int)
+    """
+    check_kinds(**{name: (value, str | os.PathLike)})
+    text = os.fspath(value)
+    if not text or not isinstance(text, str) or "\0" in text:
+        raise ArgumentError(f"{name} must be the path of a file, got {text!r}")
+    return Path(text)
+
+
+def check_items(name: str, values: Any) -> Iterator[Any]:
+    """Return an iterator over `values`; a text or a mapping is none of items, though Python would iterate it.
+
+    Example:
+        >>> list(check_items("documents", (b"a", b"b")))
+        [b'a', b'b']
+        >>> check_items("documents", b"ab")
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: documents must be a sequence of items, got b'ab' (bytes)
+    """
+    try:
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError
+        return iter(values)
+    except TypeError as error:
+        raise ArgumentError(f"{name} must be a sequence of items, got {_shorten(values)}") from error
 
 
 def check_names(name: str, values: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dcpack._checks import check_path
 from dcpack.data.errors import DataFileError
 from dcpack.errors import ArgumentError
 
@@ -19,7 +20,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 def check_file(path: str | Path) -> Path:
     """Return `path` if it is a regular file."""
-    file = Path(path)
+    file = check_path("path", path)
     if not file.exists():
         raise ArgumentError(f"data not found: {file}")
     if not file.is_file():

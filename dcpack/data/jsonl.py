@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, frozen
+from dcpack._checks import Int64Array, check_kinds, check_path, frozen
 from dcpack.data.base import TokenSource
 from dcpack.data.errors import DataFileError, Fault
 from dcpack.data.files import BYTE_ORDER_MARK, iter_lines, map_file
-from dcpack.data.text import byte_tokens, count_tokens, encode
+from dcpack.data.text import byte_tokens, count_of, encode
 from dcpack.data.values import as_length, token_ids
 
 __all__ = ["JsonlSource"]
@@ -87,7 +87,7 @@ def _names(record: dict[str, Any]) -> str:
 
 def _length_of(value: Any, tokenizer: str) -> int:
     if isinstance(value, str):
-        return count_tokens(value, tokenizer)
+        return count_of(value, tokenizer)
     return len(value) if isinstance(value, list) else as_length(value)
 
 
@@ -118,7 +118,8 @@ class JsonlSource(TokenSource):
     """
 
     def __init__(self, path: str | Path, *, key: str | None = None) -> None:
-        self._file = Path(path)
+        check_kinds(key=(key, str | None))
+        self._file = check_path("path", path)
         self._data = map_file(path)
         self._starts, self._ends = _find_lines(self._data)
         self._lengths: Int64Array | None = None

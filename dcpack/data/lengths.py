@@ -10,13 +10,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_choice, check_int, frozen
+from dcpack._checks import Int64Array, check_choice, check_int, check_path, frozen
 from dcpack.data.files import BYTE_ORDER_MARK, check_file, opened, reading
 from dcpack.data.jsonl import read_jsonl_lengths
 from dcpack.data.megatron import read_idx_lengths
 from dcpack.data.numpy_files import read_npy_lengths, read_npz_lengths
 from dcpack.data.parquet import read_parquet_lengths
-from dcpack.data.text import TOKENIZERS, count_tokens, find_text_files, read_document
+from dcpack.data.text import TOKENIZERS, count_of, find_text_files, read_document
 from dcpack.data.text_numbers import read_csv_column, read_number_lines
 from dcpack.errors import ArgumentError
 
@@ -83,7 +83,7 @@ def read_lengths(
     if str(path) == STANDARD_INPUT:
         _check_options(STANDARD_INPUT, key, column)
         return _read_stream(sys.stdin.buffer, key, tokenizer)
-    place = Path(path)
+    place = check_path("path", path)
     suffix = place.suffix.lower()
     if place.is_dir() and suffix not in LENGTH_FORMATS:
         _check_options("a folder", key, column)
@@ -130,7 +130,7 @@ def _read_file(
 
 def _read_folder(folder: Path, tokenizer: str) -> Int64Array:
     documents = (read_document(file) for file in find_text_files([folder]))
-    counts = [count_tokens(document.decode(), tokenizer) for document in documents if document]
+    counts = [count_of(document.decode(), tokenizer) for document in documents if document]
     return frozen(np.array(counts, np.int64))
 
 

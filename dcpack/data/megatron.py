@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, frozen
+from dcpack._checks import Int64Array, check_path, frozen
 from dcpack.data.base import TokenSource
 from dcpack.data.errors import DataFileError
 from dcpack.data.files import map_file
@@ -146,7 +146,7 @@ def read_idx_lengths(path: str | Path) -> npt.NDArray[np.int32]:
 
 def split_prefix(path_prefix: str | Path) -> tuple[Path, Path]:
     """Return the ``.idx`` and the ``.bin`` file of a dataset, given their common path or either of them."""
-    path = Path(path_prefix)
+    path = check_path("path_prefix", path_prefix)
     prefix = path.with_suffix("") if path.suffix in (".idx", ".bin") else path
     return Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
 

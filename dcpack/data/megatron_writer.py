@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_lengths, list_offenders
+from dcpack._checks import Int64Array, as_array, as_lengths, check_items, check_path, list_offenders
 from dcpack.data.megatron import HEADER, MAGIC, MEGATRON_DTYPES, VERSION, split_prefix
 from dcpack.data.values import CHUNK
 from dcpack.errors import ArgumentError
@@ -50,10 +50,11 @@ def write_megatron_index(
         (82, '0700080009000500')
     """
     code = _code_of(dtype)
+    items = check_items("sequences", sequences)
     idx_file, bin_file = split_prefix(path_prefix)
     lengths = array("q")
     with bin_file.open("wb") as stream:
-        for number, sequence in enumerate(sequences):
+        for number, sequence in enumerate(items):
             tokens = _convert(sequence, MEGATRON_DTYPES[code], number)
             stream.write(tokens.tobytes())
             lengths.append(tokens.size)
@@ -89,7 +90,7 @@ def write_megatron_idx(
         listed = list_offenders([f"lengths[{i}] = {table[i]}" for i in over.tolist()])
         raise ArgumentError(f"lengths must be at most {_MAX_INT32}: {listed}")
     bounds = _check_bounds(document_bounds, table.size)
-    with Path(path).open("wb") as stream:
+    with check_path("path", path).open("wb") as stream:
         stream.write(HEADER.pack(MAGIC, VERSION, code, table.size, bounds.size))
         for chunk in _chunks(table):
             stream.write(chunk.astype("<i4").tobytes())
@@ -107,15 +108,21 @@ def _chunks(values: Int64Array) -> Iterator[Int64Array]:
 
 
 def _code_of(dtype: npt.DTypeLike) -> int:
-    wanted = np.dtype(dtype).newbyteorder("<")
+    listed = ", ".join(map(str, MEGATRON_DTYPES.values()))
+    try:
+        if dtype is None:  # NumPy takes it for float64
+            raise TypeError("no dtype")
+        wanted = np.dtype(dtype).newbyteorder("<")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"dtype must be one of {listed}, got {dtype!r}") from error
     for code, known in MEGATRON_DTYPES.items():
         if known == wanted:
             return code
-    raise ArgumentError(f"dtype must be one of {', '.join(map(str, MEGATRON_DTYPES.values()))}, got {wanted}")
+    raise ArgumentError(f"dtype must be one of {listed}, got {wanted}")
 
 
 def _convert(sequence: npt.ArrayLike, dtype: np.dtype[Any], number: int) -> npt.NDArray[Any]:
-    tokens = np.asarray(sequence)
+    tokens = as_array(f"sequence {number}", sequence)
     if tokens.ndim != 1:
         raise ArgumentError(f"sequences must be one-dimensional: sequence {number} has shape {tokens.shape}")
     if tokens.size == 0:

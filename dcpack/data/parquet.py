@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, frozen
+from dcpack._checks import Int64Array, check_kinds, frozen
 from dcpack.data.base import TokenSource
 from dcpack.data.errors import DataFileError
 from dcpack.data.files import check_file, map_file
-from dcpack.data.text import byte_tokens, count_tokens
+from dcpack.data.text import byte_tokens, count_of
 from dcpack.data.values import first_bad_length, not_a_length
 from dcpack.errors import ArgumentError, BackendError
 
@@ -131,7 +131,8 @@ class _Column:
 
 
 def _choose_column(file: Path, names: list[str], column: Any, defaults: tuple[str, ...]) -> str:
-    if isinstance(column, int) and 0 <= column < len(names):
+    check_kinds(column=(column, str | int | None))
+    if isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
         return names[column]
     if column in names:
         return column
@@ -193,7 +194,7 @@ def _count(values: Any, kind: str, tokenizer: str) -> npt.NDArray[np.integer[Any
         return compute.list_value_length(values).to_numpy(zero_copy_only=False)
     if tokenizer == "bytes":
         return compute.binary_length(values).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-    return np.array([count_tokens(text, tokenizer) for text in values.to_pylist()], np.int64)
+    return np.array([count_of(text, tokenizer) for text in values.to_pylist()], np.int64)
 
 
 class ParquetSource(TokenSource):

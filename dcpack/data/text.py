@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_int, frozen
+from dcpack._checks import Int64Array, check_choice, check_int, check_items, check_kinds, check_path, frozen
 from dcpack.data.arrays import ArraySource
 from dcpack.data.errors import Fault
 from dcpack.errors import ArgumentError
@@ -54,6 +54,7 @@ def byte_tokens(data: bytes) -> npt.NDArray[np.int32]:
         >>> byte_tokens(b"hi").tolist()
         [104, 105, 256]
     """
+    check_kinds(data=(data, bytes | bytearray | memoryview))
     return np.append(np.frombuffer(data, np.uint8).astype(np.int32), np.int32(END_OF_DOCUMENT))
 
 
@@ -68,6 +69,16 @@ def count_tokens(text: str, tokenizer: str) -> int:
         >>> count_tokens("two words", "bytes"), count_tokens("two words", "whitespace")
         (10, 2)
     """
+    check_kinds(text=(text, str))
+    check_choice("tokenizer", tokenizer, TOKENIZERS)
+    try:
+        return count_of(text, tokenizer)
+    except Fault as fault:
+        raise ArgumentError(str(fault)) from fault
+
+
+def count_of(text: str, tokenizer: str) -> int:
+    """Do what `count_tokens` does for a text out of a file; whoever reads that says where its `Fault` lies."""
     return len(text.split()) if tokenizer == "whitespace" else len(encode(text)) + 1
 
 
@@ -106,7 +117,8 @@ def find_text_files(paths: Sequence[str | Path]) -> list[Path]:
         ...
         dcpack.errors.ArgumentError: data not found: no/such/file
     """
-    missing = [str(path) for path in paths if not Path(path).exists()]
+    check_kinds(paths=(paths, list | tuple))
+    missing = [str(path) for path in paths if not check_path("paths", path).exists()]
     if missing:
         raise ArgumentError(f"data not found: {', '.join(missing)}")
     # A file may be named twice in different ways; the spelling that comes first is kept.
@@ -155,10 +167,15 @@ class TextDocuments:
     offsets: Int64Array
     num_unreadable: int = 0
 
+    def __post_init__(self) -> None:
+        check_kinds(tokens=(self.tokens, np.ndarray), offsets=(self.offsets, np.ndarray))
+        check_int("num_unreadable", self.num_unreadable, minimum=0)
+        self.as_source()  # looks at the offsets
+
     @classmethod
     def of(cls, documents: Iterable[bytes], num_unreadable: int = 0) -> TextDocuments:
         """Return the source of `documents`."""
-        parts = [byte_tokens(document) for document in documents]
+        parts = [byte_tokens(document) for document in check_items("documents", documents)]
         lengths = np.array([part.size for part in parts], np.int64)
         return cls(
             tokens=frozen(np.concatenate([np.zeros(0, np.int32), *parts])),
@@ -174,9 +191,11 @@ class TextDocuments:
             files: text files.
             max_documents: stop after so many; None reads all.
         """
+        if max_documents is not None:
+            check_int("max_documents", max_documents, minimum=0)
         documents: list[bytes] = []
         unreadable = 0
-        for file in files:
+        for file in (check_path("files", each) for each in check_items("files", files)):
             if max_documents is not None and len(documents) >= max_documents:
                 break
             data = read_document(file)
