@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from dcpack._block_order import fewest_crossings, fill_nodes
-from dcpack._checks import Int64Array, as_integers, as_lengths, check_int, frozen
+from dcpack._checks import (
+    Int64Array,
+    as_integers,
+    as_lengths,
+    check_choice,
+    check_int,
+    check_items,
+    check_names,
+    frozen,
+)
 from dcpack.errors import ArgumentError, InfeasibleError
 
 __all__ = [
@@ -71,7 +80,7 @@ class Topology:
     node_size: int | None = None
 
     def __post_init__(self) -> None:
-        axes, sizes = tuple(self.axes), tuple(self.sizes)
+        axes, sizes = check_names("axes", self.axes), tuple(check_items("sizes", self.sizes))
         unknown = [axis for axis in axes if axis not in AXES]
         if unknown or len(set(axes)) != len(axes):
             raise ArgumentError(f"axes must be different names out of {', '.join(AXES)}, got {axes}")
@@ -129,8 +138,7 @@ class Topology:
             >>> mesh.axis_size("tp"), mesh.axis_size("cp")
             (2, 1)
         """
-        if axis not in AXES:
-            raise ArgumentError(f"axis must be one of {', '.join(AXES)}, got {axis!r}")
+        check_choice("axis", axis, AXES)
         return self.sizes[self.axes.index(axis)] if axis in self.axes else 1
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -157,6 +165,7 @@ class Topology:
             >>> Topology(axes=("dp", "cp"), sizes=(2, 2)).groups(("dp",))
             [(0, 2), (1, 3)]
         """
+        axes = check_names("axes", axes)
         for axis in axes:
             self.axis_size(axis)  # an unknown name is an error
         inner = [i for i, axis in enumerate(self.axes) if axis in axes]

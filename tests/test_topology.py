@@ -131,9 +131,9 @@ def test_a_mesh_without_axes_is_refused_or_works() -> None:
 def test_questions_about_what_a_mesh_lacks() -> None:
     mesh = Topology(axes=("dp",), sizes=(2,))
     assert mesh.groups(("tp",)) == [(0,), (1,)]
-    with pytest.raises(ArgumentError, match=r"axis must be one of pp, .*, got 'ep'"):
+    with pytest.raises(ArgumentError, match=r"axis must be one of .pp., .*, got 'ep'"):
         mesh.axis_size("ep")
-    with pytest.raises(ArgumentError, match=r"axis must be one of pp, .*, got 'ep'"):
+    with pytest.raises(ArgumentError, match=r"axis must be one of .pp., .*, got 'ep'"):
         mesh.groups(("ep",))
     for ask in (mesh.coordinates, mesh.plan_ranks):
         with pytest.raises(ArgumentError, match="rank must be from 0 to 1, got 2"):

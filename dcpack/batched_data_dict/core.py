@@ -14,7 +14,7 @@ from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
 from dcpack.batched_data_dict.arrays import array_kind_of
 from dcpack.batched_data_dict.columns import ColumnKind
 from dcpack.batched_data_dict.kinds import count_rows, kind_of
-from dcpack.batched_data_dict.options import DynamicBatching, SequencePacking, as_options
+from dcpack.batched_data_dict.options import MOST_TOKENS, DynamicBatching, SequencePacking, as_options
 from dcpack.batched_data_dict.sharding import Shard, shard_rows
 from dcpack.batched_data_dict.stacking import gather_columns, stack_columns
 from dcpack.comm import Communicator
@@ -205,7 +205,9 @@ class BatchedDataDict(UserDict[Any, Any]):
             >>> BatchedDataDict({"x": [1, 2]}).repeat_interleave(2)
             {'x': [1, 1, 2, 2]}
         """
-        rows = np.repeat(np.arange(self.size), check_int("num_repeats", num_repeats, minimum=0))
+        size = self.size
+        most = MOST_TOKENS // max(size, 1)
+        rows = np.repeat(np.arange(size), check_int("num_repeats", num_repeats, minimum=0, maximum=most))
         columns = self._columns(lambda kind, column: kind.take(column, rows))
         return type(self)(
             {

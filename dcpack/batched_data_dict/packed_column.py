@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_lengths, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_items, check_kinds, list_offenders
 from dcpack.batched_data_dict.arrays import ArrayKind, array_kind_of, array_kind_of_all, describe_shape
 from dcpack.batched_data_dict.columns import ColumnKind
 from dcpack.errors import ArgumentError
@@ -57,6 +57,7 @@ class PackedColumn:
             >>> PackedColumn.from_rows([None, np.ones((2, 3)), None]).offsets.tolist()
             [0, 0, 2, 2]
         """
+        rows = list(check_items("rows", rows))
         given = [row for row in rows if row is not None]
         if not given:
             raise ArgumentError(f"a packed column needs a row with an array to know its dtype, got {len(rows)} x None")
@@ -72,6 +73,7 @@ class PackedColumn:
         return self.offsets.size - 1
 
     def __getitem__(self, row: int) -> Any:
+        check_kinds(row=(row, int | np.integer))
         first, last = self.offsets[:-1][row], self.offsets[1:][row]  # negative ones count from the end, as in a list
         return self.values[int(first) : int(last)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcpack._checks import list_offenders
+from dcpack._checks import check_items, list_offenders
 from dcpack.batched_data_dict.columns import ListKind
 from dcpack.batched_data_dict.kinds import count_rows, kind_named, kind_of
 from dcpack.batched_data_dict.packed_column import PackedKind
@@ -42,6 +42,7 @@ def stack_columns(
         ...
         dcpack.errors.ArgumentError: key 'x' is missing from batch 1, which has 1 row
     """
+    batches = list(check_items("batches", batches))
     if wrong := [f"{noun} {i} is {type(b).__name__}" for i, b in enumerate(batches) if not isinstance(b, Mapping)]:
         raise ArgumentError(f"batches must be mappings: {list_offenders(wrong)}")
     pads = _pads(pad_value_dict)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int, list_offenders
+from dcpack._checks import Int64Array, check_int, check_items, list_offenders
 from dcpack.comm.failures import name_ranks
 from dcpack.errors import ArgumentError, PeerError
 
@@ -81,8 +81,8 @@ def check_partition(partition: Iterable[Iterable[int]], size: int) -> tuple[tupl
 1 is missing, 2 is missing, 3 is out of range
     """
     blocks = tuple(
-        tuple(check_int(f"partition[{index}]", member, minimum=0) for member in block)
-        for index, block in enumerate(partition)
+        tuple(check_int(name, member, minimum=0) for member in check_items(name, block))
+        for name, block in ((f"partition[{i}]", block) for i, block in enumerate(check_items("partition", partition)))
     )
     if empty := [f"partition[{index}]" for index, block in enumerate(blocks) if not block]:
         raise ArgumentError(f"a block of a partition must hold a member: {list_offenders(empty)} is empty")

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from dcpack._checks import Int64Array, list_offenders
+from dcpack._checks import Int64Array, check_kinds, list_offenders
 from dcpack.comm.communicator import Communicator
-from dcpack.comm.reader import Indexable, read_in_order
+from dcpack.comm.reader import Indexable, check_reader, read_in_order
 from dcpack.errors import ArgumentError
 from dcpack.topology import Topology
 
@@ -77,6 +77,7 @@ class Backend(ABC):
 
         Most back ends have one rank a process, which a launcher starts; some start ranks as threads.
         """
+        check_kinds(fn=(fn, Callable))
         return [fn(self.world())]
 
     def from_mesh(self, mesh: Mesh, axes: Any) -> Communicator:
@@ -95,6 +96,8 @@ class Backend(ABC):
             >>> backend.run(lambda communicator: backend.from_mesh(Grid(), "dp").ranks)
             [(0, 2), (1, 3), (0, 2), (1, 3)]
         """
+        if not callable(getattr(mesh, "groups", None)):
+            raise ArgumentError(f"mesh must have groups(axes), such as a Topology, got {mesh!r}")
         world = self.world()
         members = {rank: member for member, rank in enumerate(world.ranks)}
         with world.guard():
@@ -179,4 +182,5 @@ class Backend(ABC):
             >>> list(read([2, 0])), list(read([1]))
             (['c', 'a'], ['b'])
         """
+        check_reader(dataset, num_workers)
         return lambda indices: self.make_reader(dataset, indices, num_workers=num_workers, **options)

@@ -331,7 +331,10 @@ class Communicator(GroupMember):
         Raises:
             ArgumentError: the array cannot travel.
         """
-        converted = np.asarray(array)
+        try:
+            converted = np.asarray(array)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged; a tensor that wants gradients
+            raise ArgumentError(f"array cannot be sent: {error}") from error
         name = wire_name(converted.dtype)
         return as_bytes(converted), name, converted.shape
 

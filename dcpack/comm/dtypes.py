@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dcpack._checks import check_kinds
 from dcpack.errors import ArgumentError, BackendError
 
 __all__ = ["NUMPY_DTYPES", "as_bytes", "dtype_from_name", "from_bytes", "wire_name"]
@@ -60,6 +61,7 @@ def dtype_from_name(name: str) -> np.dtype[Any]:
         >>> dtype_from_name("int16")
         dtype('int16')
     """
+    check_kinds(dtype=(name, str))
     if name in NUMPY_DTYPES:
         return np.dtype(name)
     if not _is_extension(name):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from dcpack._checks import check_int, list_offenders
+from dcpack._checks import check_int, check_kinds, list_offenders
 from dcpack.comm.communicator import Communicator
 from dcpack.comm.failures import Failure, name_ranks
 from dcpack.comm.fake_communicator import FakeCommunicator, RankVanishedError
@@ -35,6 +35,10 @@ def current_communicator() -> Communicator | None:
     return getattr(_here, "communicator", None)
 
 
+MAX_FAKE_RANKS = 2**12
+"""Most ranks of a run: each is a thread."""
+
+
 def make_world(num_ranks: Any, deadline_s: Any, max_message_bytes: Any, faults: Sequence[Fault]) -> World:
     """Check the options that `run_ranks` and `FakeBackend` share and return a world of them.
 
@@ -44,8 +48,9 @@ def make_world(num_ranks: Any, deadline_s: Any, max_message_bytes: Any, faults: 
         ...
         dcpack.errors.ArgumentError: faults name ranks that do not exist: rank 2 of 2
     """
-    num_ranks = check_int("num_ranks", num_ranks, minimum=1)
+    num_ranks = check_int("num_ranks", num_ranks, minimum=1, maximum=MAX_FAKE_RANKS)
     max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1, maximum=2**62)
+    check_kinds(faults=(faults, list | tuple))
     if strangers := [f"{fault!r}" for fault in faults if not isinstance(fault, Fault)]:
         raise ArgumentError(f"faults must be Fault objects, got {list_offenders(strangers)}")
     if outside := sorted({fault.rank for fault in faults if fault.rank >= num_ranks}):
@@ -67,7 +72,7 @@ def run_ranks(
     Each rank is a thread. A rank that raises or returns ends the calls in which others wait for it, at once.
 
     Args:
-        num_ranks: how many, at least 1.
+        num_ranks: how many, from 1 to 4,096.
         fn: what each rank does; `communicator.rank` tells which one it is.
         deadline_s: seconds that a call may wait for the others. A rank that makes no call for a quarter longer, and
             does not return, counts as hanging.
@@ -85,6 +90,7 @@ def run_ranks(
         >>> run_ranks(3, lambda communicator: communicator.broadcast([communicator.rank], root=2).tolist())
         [[2], [2], [2]]
     """
+    check_kinds(fn=(fn, Callable))
     return _Run(make_world(num_ranks, deadline_s, max_message_bytes, faults)).run(fn)
 
 

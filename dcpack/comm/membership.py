@@ -59,6 +59,10 @@ class Begun(NamedTuple):
     blocks: Sequence[Any]
 
 
+MAX_DEADLINE_S = 10**9
+"""Longest deadline, some thirty years; the libraries below take little more."""
+
+
 def check_deadline(value: Any) -> float:
     """Return `value` as seconds: a finite number above 0.
 
@@ -71,6 +75,8 @@ def check_deadline(value: Any) -> float:
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not is_number or not 0 < value < float("inf"):
         raise ArgumentError(f"deadline_s must be a finite number of seconds above 0, got {value!r}")
+    if value > MAX_DEADLINE_S:
+        raise ArgumentError(f"deadline_s must be at most {MAX_DEADLINE_S} seconds, got {value!r}")
     return float(value)
 
 

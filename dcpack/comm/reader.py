@@ -8,12 +8,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
 
-from dcpack._checks import check_int
+from dcpack._checks import check_int, check_items
+from dcpack.errors import ArgumentError
 
 __all__ = ["Indexable", "read_in_order"]
 
 # Samples in flight for each worker: one being read, one waiting.
 _DEPTH = 2
+
+
+MAX_WORKERS = 2**12
+"""Most threads that read ahead."""
 
 
 class Indexable(Protocol):
@@ -37,10 +42,23 @@ def read_in_order(dataset: Indexable, indices: Iterable[int], *, num_workers: in
         >>> list(read_in_order(["a", "b", "c"], [2, 0], num_workers=2))
         ['c', 'a']
     """
-    num_workers = check_int("num_workers", num_workers, minimum=0)
+    num_workers = check_reader(dataset, num_workers)
+    indices = check_items("indices", indices)
     if num_workers == 0:
         return (dataset[index] for index in indices)
-    return _read_ahead(dataset, iter(indices), num_workers)
+    return _read_ahead(dataset, indices, num_workers)
+
+
+def check_reader(dataset: Any, num_workers: Any) -> int:
+    """Return `num_workers` if they can read from `dataset`.
+
+    Example:
+        >>> check_reader(["a"], 2)
+        2
+    """
+    if not hasattr(dataset, "__getitem__"):
+        raise ArgumentError(f"dataset must give dataset[i], got {type(dataset).__name__}")
+    return check_int("num_workers", num_workers, minimum=0, maximum=MAX_WORKERS)
 
 
 def _read_ahead(dataset: Indexable, indices: Iterator[int], num_workers: int) -> Iterator[Any]:

@@ -73,6 +73,7 @@ def all_gather_trees(communicator: Communicator, tree: Any) -> list[Any]:
         >>> run_ranks(2, lambda c: all_gather_trees(c, {"rows": ["a"] * c.rank}))[0]
         [{'rows': []}, {'rows': ['a']}]
     """
+    check_kinds(communicator=(communicator, Communicator))
     return _decode_all(communicator, communicator.all_gather(_encode_or_tell(communicator, tree)))
 
 
@@ -92,6 +93,7 @@ def encoded_size(communicator: Communicator, tree: Any) -> int:
         >>> encoded_size(world, {"x": np.arange(4)}) == encode_tree(world, {"x": np.arange(4)}).size
         True
     """
+    check_kinds(communicator=(communicator, Communicator))
     writer = _Sizer(communicator)
     return _aligned(8 + len(_header_of(writer, tree))) + writer.num_bytes
 
@@ -113,6 +115,7 @@ def encode_tree(communicator: Communicator, tree: Any) -> npt.NDArray[np.uint8]:
         >>> len(message) == encoded_size(world, {"input_ids": np.array([7, 8])}), decode_tree(world, message)
         (True, {'input_ids': array([7, 8])})
     """
+    check_kinds(communicator=(communicator, Communicator))
     message = _encode(communicator, tree)
     return communicator.from_wire(message, "uint8", (len(message),))
 
@@ -125,6 +128,7 @@ def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> A
         message: uint8[n], whole.
 
     Raises:
+        ArgumentError: a message that was cut or damaged.
         BackendError: this process cannot hold a dtype in it.
 
     Example:
@@ -133,7 +137,14 @@ def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> A
         >>> decode_tree(world, encode_tree(world, [1, {"x": np.arange(2)}]))
         [1, {'x': array([0, 1])}]
     """
-    return _Reader(communicator, communicator.to_wire(message)[0]).tree()
+    check_kinds(communicator=(communicator, Communicator))
+    data, dtype, _ = communicator.to_wire(message)
+    if dtype != "uint8":
+        raise ArgumentError(f"message must be bytes (uint8) of encode_tree, got {dtype}")
+    try:
+        return _Reader(communicator, data).tree()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ArgumentError(f"message is none of encode_tree, or was damaged: {error}") from error
 
 
 def _header_of(writer: _Writer, tree: Any) -> bytes:
@@ -233,6 +244,8 @@ class _Reader:
     def __init__(self, communicator: Communicator, message: Any) -> None:
         self.communicator = communicator
         length = int.from_bytes(self._host_bytes(message[:8]), "little")
+        if length > len(message):
+            raise ArgumentError(f"message of {len(message)} bytes is none of encode_tree, or was cut")
         self.header = json.loads(self._host_bytes(message[8 : 8 + length]))
         self.data = message[_aligned(8 + length) :]
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Float64Array, Int64Array, check_int, list_offenders
+from dcpack._checks import Float64Array, Int64Array, as_array, as_integers, check_int, list_offenders
+from dcpack.cost.checks import as_token_counts
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -43,7 +44,7 @@ def causal_pairs(lengths: Int64Array) -> Float64Array:
         >>> causal_pairs(np.array([1, 4])).tolist()
         [1.0, 10.0]
     """
-    s = np.asarray(lengths, np.float64)
+    s = as_integers("lengths", lengths).astype(np.float64)
     return s * (s + 1) / 2
 
 
@@ -57,7 +58,7 @@ def full_pairs(lengths: Int64Array) -> Float64Array:
         >>> full_pairs(np.array([1, 4])).tolist()
         [1.0, 16.0]
     """
-    return np.square(np.asarray(lengths, np.float64))
+    return np.square(as_integers("lengths", lengths).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +189,11 @@ def count_pairs(pattern: AttentionPattern, lengths: Any) -> Float64Array:
         ...
         dcpack.errors.ArgumentError: attention must return finite counts of at least 0: length 3 gave -3.0
     """
-    checked = np.asarray(lengths, np.int64)
-    pairs = np.asarray(pattern(checked), np.float64)
+    checked = as_token_counts("padded_lengths", lengths)
+    counted = as_array("what attention returned", pattern(checked))
+    if counted.dtype.kind not in "iuf":
+        raise ArgumentError(f"attention must return counts, got {counted.dtype}")
+    pairs = counted.astype(np.float64)
     if pairs.shape != checked.shape:
         raise ArgumentError(f"attention must return one count a sequence, shape {checked.shape}, got {pairs.shape}")
     if bad := np.flatnonzero(~np.isfinite(pairs) | (pairs < 0)).tolist():

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import list_offenders
+from dcpack._checks import Int64Array, as_integers, list_offenders
 from dcpack.errors import ArgumentError
 
-__all__ = ["as_real", "check_keys"]
+__all__ = ["as_real", "as_token_counts", "check_keys"]
 
 
 def as_real(name: str, value: Any, *, positive: bool = False, maximum: float = math.inf) -> float:
@@ -40,6 +40,21 @@ def as_real(name: str, value: Any, *, positive: bool = False, maximum: float = m
         bound += "" if maximum == math.inf else f" and at most {maximum:g}"
         raise ArgumentError(f"{name} must be a finite number {bound}, got {value!r}")
     return float(value)
+
+
+def as_token_counts(name: str, values: Any) -> Int64Array:
+    """Return `values` as int64[n], no copy where they are: what the columns of a cost model are computed from.
+
+    Example:
+        >>> as_token_counts("padded_lengths", [3.5])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: padded_lengths must hold integers, got dtype float64
+    """
+    counts = as_integers(name, values)
+    if counts.ndim != 1:
+        raise ArgumentError(f"{name} must be one-dimensional, got shape {counts.shape}")
+    return counts
 
 
 def check_keys(name: str, value: Any, known: Iterable[str]) -> dict[str, Any]:

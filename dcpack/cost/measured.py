@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, check_int, list_offenders
+from dcpack._checks import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    check_int,
+    check_items,
+    check_kinds,
+    check_names,
+    check_path,
+    list_offenders,
+)
 from dcpack.cost.attention import AttentionPattern, attention_name, count_pairs, get_attention, named_if_known
 from dcpack.cost.checks import as_real, check_keys
 from dcpack.cost.regression import RobustFit, robust_regression
@@ -70,6 +80,18 @@ class FitReport:
     condition_number: float
     warnings: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        for name in ("coefficients", "standard_errors"):
+            values = check_keys(name, getattr(self, name), COEFFICIENTS)
+            if missing := [key for key in COEFFICIENTS if key not in values]:
+                raise ArgumentError(f"{name} needs {', '.join(missing)}")
+            check_kinds(**{f"{name}[{key!r}]": (value, int | float) for key, value in values.items()})
+        numbers = ("r2", "median_relative_error", "p95_relative_error", "condition_number")
+        check_kinds(**{name: (getattr(self, name), int | float) for name in numbers})
+        for name in ("num_samples", "num_outliers"):
+            check_int(name, getattr(self, name), minimum=0)
+        check_names("warnings", self.warnings)
+
     def __str__(self) -> str:
         lines = [
             f"{name:<11}{self.coefficients[name]:.4g} +- {self.standard_errors[name]:.2g} {unit}"
@@ -127,6 +149,7 @@ class MeasuredCost:
     def __post_init__(self) -> None:
         for name in _NAMES:
             object.__setattr__(self, name, as_real(name, getattr(self, name)))
+        check_kinds(report=(self.report, FitReport | None))
         if not isinstance(self.overlap, bool):
             raise ArgumentError(f"overlap must be True or False, got {self.overlap!r}")
         if self.node_size is not None:
@@ -188,7 +211,8 @@ class MeasuredCost:
             >>> [f"{value:.3g}" for value in (cost.fixed, cost.linear, cost.quadratic, cost.ring_intra)]
             ['0.01', '0.0001', '1e-08', '2e-05']
         """
-        timings = list(samples)
+        timings = list(check_items("samples", samples))
+        check_kinds(overlap=(overlap, bool | None))
         wrong = [f"sample {i} is {s!r}" for i, s in enumerate(timings) if not isinstance(s, BinTiming | StepTiming)]
         if wrong or not timings:
             raise ArgumentError(f"samples must be BinTiming or StepTiming, at least one: {list_offenders(wrong)}")
@@ -232,12 +256,12 @@ class MeasuredCost:
             report = check_keys("report", checked["report"], [item.name for item in fields(FitReport)])
             if missing := [repr(item.name) for item in fields(FitReport) if item.name not in report]:
                 raise ArgumentError(f"report needs {', '.join(missing)}")
-            checked["report"] = FitReport(**{**report, "warnings": tuple(report["warnings"])})
+            checked["report"] = FitReport(**{**report, "warnings": check_names("warnings", report["warnings"])})
         return cls(**checked)
 
     def save(self, path: str | Path) -> None:
         """Write the model to `path` as JSON, which `load` and `get_cost` read."""
-        Path(path).write_text(json.dumps({"measured": self.to_dict()}, indent=2) + "\n", encoding="utf-8")
+        check_path("path", path).write_text(json.dumps({"measured": self.to_dict()}, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> MeasuredCost:
@@ -246,8 +270,9 @@ class MeasuredCost:
         Raises:
             ArgumentError: a file that cannot be read or holds something else; names it.
         """
+        file = check_path("path", path)
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))["measured"]
+            values = json.loads(file.read_text(encoding="utf-8"))["measured"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError(f"{path}: not a measured cost: {type(error).__name__}: {error}") from error
         return cls.from_dict(values)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dcpack._checks import check_int
+from dcpack.cost.checks import as_real
 from dcpack.errors import ArgumentError
 
 __all__ = ["MODELS", "TransformerModel", "get_model"]
@@ -242,6 +243,8 @@ class TransformerModel:
             >>> model.forward_flops(tokens=4, pairs=10)  # causal: 4 * 5 / 2 pairs
             10880
         """
+        as_real("tokens", tokens)
+        as_real("pairs", pairs)
         return self.linear_flops_per_token * tokens + self.attention_flops_per_pair * pairs
 
     def training_flops(self, *, tokens: float, pairs: float) -> float:

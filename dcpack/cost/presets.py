@@ -56,7 +56,7 @@ the path of a .json file
         return _from_mapping(spec)
     if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".json")):
         return _from_file(Path(spec))
-    if spec in ("ring", "quadratic"):
+    if isinstance(spec, str) and spec in ("ring", "quadratic"):
         return _from_mapping({spec: {}})
     if isinstance(spec, str) and spec.count("@") == 1:
         model, device = spec.split("@")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dcpack._checks import BoolArray, Float64Array, Int64Array
+from dcpack.cost.checks import as_token_counts
 
 __all__ = ["QuadraticCost"]
 
@@ -41,7 +42,7 @@ class QuadraticCost:
             >>> QuadraticCost().columns(np.array([3, 4])).tolist()
             [[9.0], [16.0]]
         """
-        lengths = np.asarray(padded_lengths, np.float64)
+        lengths = as_token_counts("padded_lengths", padded_lengths).astype(np.float64)
         return np.square(lengths)[:, np.newaxis]
 
     def bin_time(self, column_sums: Float64Array, cp_size: Int64Array, crosses_node: BoolArray) -> Float64Array:

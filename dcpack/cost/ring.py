@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dcpack._checks import BoolArray, Float64Array, Int64Array, check_int
+from dcpack.cost.checks import as_token_counts
 from dcpack.errors import ArgumentError
 
 __all__ = ["RingCost"]
@@ -68,7 +69,7 @@ class RingCost:
             >>> RingCost().columns(np.array([3])).tolist()
             [[3.0, 9.0]]
         """
-        lengths = np.asarray(padded_lengths, np.float64)
+        lengths = as_token_counts("padded_lengths", padded_lengths).astype(np.float64)
         return np.stack([lengths, np.square(lengths)], axis=1)
 
     def bin_time(self, column_sums: Float64Array, cp_size: Int64Array, crosses_node: BoolArray) -> Float64Array:

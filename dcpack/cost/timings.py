@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_int
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_int, check_kinds
 from dcpack.cost.attention import AttentionPattern, count_pairs
 from dcpack.cost.checks import as_real
 from dcpack.errors import ArgumentError
@@ -48,6 +48,7 @@ class BinTiming:
         object.__setattr__(self, "lengths", as_lengths("lengths", self.lengths))
         object.__setattr__(self, "time", as_real("time", self.time, positive=True))
         object.__setattr__(self, "cp_size", check_int("cp_size", self.cp_size, minimum=1))
+        check_kinds(crosses_node=(self.crosses_node, bool | np.bool_))
         object.__setattr__(self, "crosses_node", bool(self.crosses_node))
 
 
@@ -77,6 +78,9 @@ class StepTiming:
     rank: int | None = None
 
     def __post_init__(self) -> None:
+        # Plans import cost models, so that the class cannot be had here.
+        if not all(hasattr(self.plan, name) for name in ("num_ranks", "bin_times", "entry_padded_lengths")):
+            raise ArgumentError(f"plan must be a Plan, got {type(self.plan).__name__}")
         object.__setattr__(self, "time", as_real("time", self.time, positive=True))
         check_choice("sync", self.sync, ("microbatch", "step"))
         if self.plan.num_ranks == 0:
@@ -109,7 +113,8 @@ class StepRecorder:
     def __init__(self, *, sync: str = "microbatch", warmup: int = 1, max_samples: int = 1000) -> None:
         self._sync = check_choice("sync", sync, ("microbatch", "step"))
         self._to_skip = check_int("warmup", warmup, minimum=0)
-        self._samples: deque[StepTiming] = deque(maxlen=check_int("max_samples", max_samples, minimum=1))
+        kept = check_int("max_samples", max_samples, minimum=1, maximum=2**31 - 1)
+        self._samples: deque[StepTiming] = deque(maxlen=kept)
 
     def record(self, plan: Plan, time: float, *, rank: int | None = None) -> None:
         """Add one step: its plan, and the seconds of the whole step or (with `rank`) of one rank's own work.

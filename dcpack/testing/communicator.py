@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dcpack._checks import check_choice, check_int
+from dcpack._checks import check_choice, check_int, check_items, check_kinds, check_names
 from dcpack.comm import Communicator
 from dcpack.errors import ArgumentError
 from dcpack.testing.communicator_errors import ERROR_CHECKS
@@ -44,6 +44,7 @@ def run_communicator_check(name: str, communicator: Communicator) -> tuple[str, 
         >>> run_communicator_check("barrier", FakeBackend().world())
         ('barrier', 0, 1)
     """
+    check_kinds(communicator=(communicator, Communicator))
     COMMUNICATOR_CHECKS[check_choice("name", name, COMMUNICATOR_CHECKS)](communicator)
     return name, communicator.rank, communicator.size
 
@@ -72,11 +73,12 @@ def check_communicator(
         ...
         AssertionError: check 'barrier' on 2 ranks: expected to run on ranks 0 to 1 of 2, but it came back from []
     """
-    names = list(COMMUNICATOR_CHECKS if names is None else names)
+    names = list(COMMUNICATOR_CHECKS if names is None else check_names("names", names))
+    sizes = [check_int("sizes", size, minimum=1) for size in check_items("sizes", sizes)]
+    check_kinds(run=(run, Callable))
     if not names or not sizes:
-        raise ArgumentError(f"nothing to check: sizes {list(sizes)}, names {names}")
+        raise ArgumentError(f"nothing to check: sizes {sizes}, names {names}")
     for size in sizes:
-        check_int("sizes", size, minimum=1)
         for name in names:
             check_choice("names", name, COMMUNICATOR_CHECKS)
             try:

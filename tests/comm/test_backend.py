@@ -114,5 +114,5 @@ def test_reader_lets_its_threads_go():
 
 
 def test_reader_checks_its_workers():
-    with pytest.raises(ArgumentError, match="num_workers must be at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="num_workers must be from 0 to 4096, got -1"):
         FakeBackend().make_reader([], [], num_workers=-1)

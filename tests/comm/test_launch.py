@@ -247,7 +247,7 @@ def test_threads_are_gone_afterwards():
 
 
 def test_options_are_checked():
-    with pytest.raises(ArgumentError, match="num_ranks must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="num_ranks must be from 1 to 4096, got 0"):
         run_ranks(0, lambda communicator: None)
     with pytest.raises(ArgumentError, match="deadline_s must be a finite number"):
         run_ranks(1, lambda communicator: None, deadline_s=-1)

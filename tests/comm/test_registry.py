@@ -133,7 +133,7 @@ def test_not_a_back_end(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_values_of_options_are_checked():
-    with pytest.raises(ArgumentError, match="num_ranks must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="num_ranks must be from 1 to 4096, got 0"):
         get_backend("fake", num_ranks=0)
     backend = get_backend("fake", faults=[Fault(0, 0, "raise")])
     assert isinstance(backend, FakeBackend)

@@ -77,5 +77,5 @@ def test_a_bin_that_cannot_be_is_named() -> None:
         BinTiming(lengths=[3], time=1.0, cp_size=0)
     with pytest.raises(ArgumentError, match="warmup must be at least 0, got -1"):
         StepRecorder(warmup=-1)
-    with pytest.raises(ArgumentError, match="max_samples must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="max_samples must be from 1 to 2147483647, got 0"):
         StepRecorder(max_samples=0)

@@ -89,7 +89,7 @@ def attempt(fn: Callable[[], Any]) -> str:
     return "taken"
 
 
-def outcome(call: Call, **changed: Any) -> str:
+def outcome(call: Call, /, **changed: Any) -> str:
     """What comes of a call with some arguments replaced."""
     given = {**call.arguments(), **changed}
     return attempt(lambda: call.fn(**given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hostile_calls import VALUES, Call
 
 from dcpack.errors import DcpackError
 
-ROOMS = ("data", "exchange", "export", "megatron")
+ROOMS = ("batched_data_dict", "comm", "cost", "data", "exchange", "export", "megatron", "sharding", "testing")
 TABLES: dict[str, Any] = {room: importlib.import_module(f"hostile_{room}") for room in ROOMS}
 CALLS = {(room, name): call for room, table in TABLES.items() for name, call in table.CALLS.items()}
 
@@ -43,9 +44,10 @@ def test_the_table_names_what_there_is(room: str) -> None:
 
 @pytest.mark.parametrize(("room", "name"), CALLS)
 def test_no_argument_is_left_out(room: str, name: str) -> None:
-    call = CALLS[room, name]
-    if " " not in name:  # others try one place inside an argument
-        assert set(call.arguments()) == set(hostile_calls.parameters(call.fn))
+    if " " in name:  # tries one place inside an argument
+        return
+    fn = attrgetter(name)(importlib.import_module(f"dcpack.{room}"))
+    assert set(hostile_calls.parameters(fn)) - {"self"} <= set(CALLS[room, name].arguments())
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -53,8 +55,7 @@ def test_every_public_callable_is_in_its_table(room: str) -> None:
     table = TABLES[room]
     there = set(hostile_calls.public_callables(importlib.import_module(f"dcpack.{room}")))
     tried = {name.partition(" ")[0] for name in table.CALLS}
-    assert tried | set(table.LEFT_OUT) == there
-    assert not tried & set(table.LEFT_OUT)
+    assert there - tried == set(table.LEFT_OUT)
     assert all(table.LEFT_OUT.values())
 
 

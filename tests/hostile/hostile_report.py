@@ -1,0 +1,108 @@
+"""`dcpack.report`: each public callable, and arguments that it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hostile_calls import Call
+
+import dcpack
+from dcpack import report
+
+COST = dcpack.QuadraticCost()
+SECONDS = dcpack.plan([3, 2], num_ranks=1, capacity=8)
+PLAN = dcpack.plan([3, 2], num_ranks=1, capacity=8)
+CLUSTER = {
+    "num_ranks": 2,
+    "capacity": 8,
+    "padding": dcpack.PaddingRule(),
+    "cost": COST,
+    "overlong": "split",
+    "max_cp_size": 2,
+    "sync": "step",
+    "cp_sizes": (1, 2),
+    "min_cp_size": 1,
+    "microbatch_multiple": 1,
+    "max_sequences": 4,
+    "on_empty": "dummy",
+}
+SUMMARY = report.summarise_lengths(np.array([3, 2]), capacities=[8])
+
+
+def done() -> None:
+    pass
+
+
+def results() -> list[report.StrategyResult]:
+    return report.compare_strategies(report.Cluster(**CLUSTER), [[3, 2]], done=done, names=["in_order"])
+
+
+CALLS: dict[str, Call] = {
+    "Cluster": Call(report.Cluster, lambda: dict(CLUSTER)),
+    "Cluster.plan": Call(report.Cluster(**CLUSTER).plan, lambda: {"lengths": [3, 2]}),
+    "Cluster.static": Call(report.Cluster(**CLUSTER).static, lambda: {"lengths": [3, 2], "cp_size": 2}),
+    "Cluster.static_cp_size": Call(report.Cluster(**CLUSTER).static_cp_size, lambda: {"lengths": [3, 2]}),
+    "compare_strategies": Call(
+        report.compare_strategies,
+        lambda: {
+            "cluster": report.Cluster(**CLUSTER),
+            "steps": [[3, 2]],
+            "done": done,
+            "names": ["in_order"],
+            "inspect": None,
+        },
+    ),
+    "Planned.of": Call(report.Planned.of, lambda: {"plan": PLAN}),
+    "ShapeCount": Call(report.ShapeCount, lambda: {"row_lengths": (8, 16), "max_seqlens": (8, 16)}),
+    "ShapeCount.add": Call(report.ShapeCount().add, lambda: {"plan": PLAN}),
+    "HtmlReport": Call(
+        report.HtmlReport,
+        lambda: {
+            "title": "t",
+            "facts": [("a", "b")],
+            "lengths": SUMMARY,
+            "results": results(),
+            "plans": {"in_order": PLAN},
+            "step": 0,
+            "cost": COST,
+            "sync": "step",
+        },
+    ),
+    "summarise_lengths": Call(report.summarise_lengths, lambda: {"lengths": np.array([3, 2]), "capacities": [8]}),
+    "format_lengths": Call(report.format_lengths, lambda: {"summary": SUMMARY}),
+    "format_bytes": Call(report.format_bytes, lambda: {"count": 3.0}),
+    "format_table": Call(report.format_table, lambda: {"headers": ["a"], "rows": [["b"]], "right": [0]}),
+    "format_steps": Call(report.format_steps, lambda: {"results": results(), "lengths": [(1, 2, 3)], "unit": "s"}),
+    "format_strategies": Call(
+        report.format_strategies, lambda: {"results": results(), "unit": "s", "with_planning": True}
+    ),
+    "strategy_cells": Call(report.strategy_cells, lambda: {"results": results(), "unit": "s", "with_planning": True}),
+    "timeline_of": Call(report.timeline_of, lambda: {"plan": PLAN, "cost": COST, "sync": "step"}),
+    "trace_events": Call(report.trace_events, lambda: {"plan": PLAN, "cost": COST, "sync": "step"}),
+    "step_trace_events": Call(
+        report.step_trace_events, lambda: {"records": [], "cost": None, "rank": 0, "sync": "step"}
+    ),
+    "save_trace": Call(report.save_trace, lambda: {"path": "a.json", "plan": PLAN, "cost": COST, "sync": "step"}),
+    "save_step_trace": Call(
+        report.save_step_trace, lambda: {"path": "a.json", "records": [], "cost": None, "rank": 0, "sync": "step"}
+    ),
+}
+
+
+def html(**given: Any) -> report.HtmlReport:
+    values = CALLS["HtmlReport"].arguments()
+    return report.HtmlReport(**{**values, **given})
+
+
+CALLS["save_html_report"] = Call(report.save_html_report, lambda: {"path": "a.html", "report": html()})
+
+LEFT_OUT = {
+    "LengthSummary": "a result of summarise_lengths",
+    "Planned": "a result of Planned.of",
+    "StepFigures": "a result, in that of compare_strategies",
+    "StrategyResult": "a result of compare_strategies",
+    "Timeline": "a result of timeline_of",
+    "save_length_picture": "hands all but the path to summarise_lengths; matplotlib draws for seconds",
+    "save_plan_picture": "hands all but the path to timeline_of; matplotlib draws for seconds",
+}
