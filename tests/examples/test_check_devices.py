@@ -8,8 +8,10 @@ from pathlib import Path
 
 from dcpack.testing import COMMUNICATOR_CHECKS
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "check_devices.py"
-ARGUMENTS = ["--backend", "torch-gloo", "--mib", "1"]
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "docs" / "examples" / "check_devices.py"
+ARGUMENTS = ["--mib", "1", "--data", str(ROOT / "docs")]
+TORCH = ["--backend", "torch-gloo", *ARGUMENTS]
 BROKEN = f"""
 import sys
 import runpy
@@ -19,7 +21,7 @@ def barrier(communicator):
     assert communicator.rank == 0, "rank 1 is wrong"
 
 dcpack.testing.COMMUNICATOR_CHECKS["barrier"] = barrier
-sys.argv = {["check", *ARGUMENTS]!r}
+sys.argv = {["check", *TORCH]!r}
 runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
 
@@ -30,23 +32,25 @@ def launch(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_all_right() -> None:
-    done = launch(str(SCRIPT), *ARGUMENTS)
+    done = launch(str(SCRIPT), *TORCH)
     assert done.returncode == 0, done.stderr
-    head, timing, verdict = done.stdout.splitlines()
+    head, timing, proof, verdict = done.stdout.splitlines()
     assert head == f"torch-gloo, 2 ranks, cpu, {len(COMMUNICATOR_CHECKS) + 1} checks on each rank"
     assert timing.startswith("all-to-all of 1 MiB a rank: ")
+    assert proof.startswith("PROVEN under dynamic_cp")
     assert verdict == "ALL RIGHT"
 
 
 def test_all_right_with_jax() -> None:
-    done = launch(str(SCRIPT), "--backend", "jax", "--platform", "cpu", "--mib", "1")
+    done = launch(str(SCRIPT), "--backend", "jax", "--platform", "cpu", *ARGUMENTS)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if "Gloo" not in line]
     assert lines[0].startswith(f"jax, 2 ranks, cpu:0, {len(COMMUNICATOR_CHECKS) + 1} checks on each rank")
+    assert lines[-2].startswith("PROVEN under dynamic_cp")
     assert lines[-1] == "ALL RIGHT"
 
 
 def test_a_fault_of_one_rank_is_told() -> None:
     done = launch("-c", BROKEN)
     assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[2:] == ["FAILED barrier on rank 1: AssertionError: rank 1 is wrong"]
+    assert done.stdout.splitlines()[3:] == ["FAILED barrier on rank 1: AssertionError: rank 1 is wrong"]
