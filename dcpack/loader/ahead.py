@@ -110,22 +110,19 @@ class StepsAhead:
             return None if step is None else step.planned
         return None if self._draft is None else self._draft.planned
 
-    def when_made(self, callback: Callable[[Step], None], *, in_thread: bool) -> None:
-        """Have `callback` called with the step that is ahead: now if it is made, else in the thread when it is.
+    def made(self) -> Step | None:
+        """Return the step that is ahead if it is made; None if it is not, or failed, or the epoch ends."""
+        return None if self._result is None or not self._result.done() else _step_of(self._result)
 
-        Args:
-            callback: raises nothing.
-            in_thread: whether it may be called there; if not, and the step is not made, it is not called at all.
-        """
-        if self._result is None or not (in_thread or self._result.done()):
-            return
+    def when_made(self, callback: Callable[[Step], None]) -> None:
+        """Have `callback`, which raises nothing, called with the step that is ahead, in the thread that makes it."""
 
         def call(result: Future[Step | None]) -> None:
-            made = None if result.cancelled() or result.exception() is not None else result.result()
-            if made is not None:
-                callback(made)
+            if (step := _step_of(result)) is not None:
+                callback(step)
 
-        self._result.add_done_callback(call)
+        if self._result is not None:
+            self._result.add_done_callback(call)
 
     def tell(self, error: BaseException) -> None:
         """Have the other constructors learn of an error here; of a step that failed they have heard.
@@ -148,6 +145,11 @@ class StepsAhead:
         """End the thread, and close the communicators; whatever it does. Any number of times."""
         self._finalizer()
         self._draft, self._result = None, None
+
+
+def _step_of(result: Future[Step | None]) -> Step | None:
+    """Return the step in a future that is done."""
+    return None if result.cancelled() or result.exception() is not None else result.result()
 
 
 class _Making:

@@ -66,16 +66,18 @@ class DeviceQueue:
             self._copies.append(self._begin(waiting[number]))
         return max(0, self._depth - len(waiting))
 
-    def stage_next(self, batches: Sequence[LoaderBatch], most: int) -> None:
+    def stage_next(self, batches: Sequence[LoaderBatch], most: int, *, keeps_errors: bool = False) -> None:
         """Begin copies of the first batches of the step behind the present one; from any thread.
 
         Args:
             batches: all of that step. Those of the present step are left alone: it came to be while this call did.
             most: how many of them may be on the device.
+            keeps_errors: whether an error of a copy is kept for the thread that trains, which asks for the copy.
         """
         with self._lock:
             if batches is not self._present:
-                self._next += [self._begin(batch, BaseException) for batch in batches[len(self._next) : most]]
+                begin = self._begin_or_keep if keeps_errors else self._begin
+                self._next += [begin(batch) for batch in batches[len(self._next) : most]]
 
     def clear(self) -> None:
         """Forget the copies of batches that will not be taken."""
@@ -83,11 +85,13 @@ class DeviceQueue:
             self._copies.clear()
             self._next.clear()
 
-    def _begin(self, batch: LoaderBatch, kept: type[BaseException] = Exception) -> _Copy:
-        """Begin a copy; an error of the kind `kept` comes where the copy is asked for, in the thread that trains."""
+    def _begin(self, batch: LoaderBatch) -> _Copy:
+        return self._backend.begin_copy(batch.data, self._device)
+
+    def _begin_or_keep(self, batch: LoaderBatch) -> _Copy:
         try:
-            return self._backend.begin_copy(batch.data, self._device)
-        except kept as error:
+            return self._begin(batch)
+        except BaseException as error:
             return _raises(error)
 
 

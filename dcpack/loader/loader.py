@@ -172,10 +172,10 @@ class DistributedDataLoader:
         self._has_started = True
         try:
             work(self._ahead)
+            self._stage()
         except BaseException as error:
             self._fail(error)
             raise
-        self._stage()
 
     # ---- iteration -----------------------------------------------------------------------------------------------
 
@@ -228,8 +228,12 @@ class DistributedDataLoader:
     def _stage(self) -> None:
         """Begin copies to the device: of what is left of this step, then of the next one."""
         most, device = self._device.stage(self._pending), self._device
-        if most and self._ahead is not None:
-            self._ahead.when_made(lambda step: device.stage_next(step.batches, most), in_thread=self._copies_in_thread)
+        if not most or self._ahead is None:
+            return
+        if (step := self._ahead.made()) is not None:
+            device.stage_next(step.batches, most)
+        elif self._copies_in_thread:
+            self._ahead.when_made(lambda step: device.stage_next(step.batches, most, keeps_errors=True))
 
     def _next_built(self) -> LoaderBatch | None:
         """Return the next micro-batch of a constructor; None at the end, and on ranks that receive."""

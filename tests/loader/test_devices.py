@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import dcpack
 from dcpack import DistributedDataLoader, build_distributed_dataloader
 from dcpack.comm import Communicator, FakeBackend
 from dcpack.loader.devices import DeviceQueue
@@ -40,13 +41,14 @@ class Copies:
         self.used: list[int] = []
         self.threads: list[str] = []
         self.fails_at: int | None = None
+        self.error: BaseException = MemoryError()
         self._changed = threading.Condition()
         noted = self
 
         def begin_copy(_: FakeBackend, data: Any, device: Any) -> Any:
             first = int(data["ids"][0])
             if first == noted.fails_at:
-                raise MemoryError("no room on the device")
+                raise noted.error
             with noted._changed:
                 noted.begun.append(first)
                 noted.threads.append(threading.current_thread().name)
@@ -166,13 +168,22 @@ def test_hooks_copy_the_next_step_too(copies: Copies, monkeypatch: pytest.Monkey
     assert sorted(copies.begun) == sorted(copies.used)
 
 
-def test_a_copy_that_fails_ahead_is_an_error_where_it_is_asked_for(copies: Copies) -> None:
+@pytest.mark.parametrize("error", [MemoryError("no room on the device"), SystemExit(3)])
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_a_copy_that_fails_ahead_is_an_error_of_the_training(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch, error: BaseException, in_thread: bool
+) -> None:
+    monkeypatch.setattr(FakeBackend, "copies_in_threads", lambda self, device: in_thread)
     with build("acc", 1, steps_of=3) as loader:
         firsts = [int(batch.data["ids"][0]) for batch in loader]
-    copies.fails_at = firsts[2]
-    with build("acc", 1, steps_of=3) as loader:
-        assert [int(next(loader).data["ids"][0]) for _ in range(2)] == firsts[:2]
-        with pytest.raises(MemoryError, match="no room on the device"):
+    copies.fails_at, copies.error = firsts[2], error
+    data = Gated()
+    with build("acc", 1, steps_of=3, data=data) as loader:
+        assert int(next(loader).data["ids"][0]) == firsts[0]
+        data.may_read.release(24)
+        with pytest.raises(type(error)):
+            list(loader)
+        with pytest.raises(dcpack.ArgumentError, match="this loader has failed"):
             next(loader)
 
 
