@@ -32,6 +32,14 @@ class Numbered:
         return {"input_ids": tokens, "labels": tokens.copy()}
 
 
+class Texts(Numbered):
+    """The same as text records of one sequence each."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample: dict[str, Any] = super().__getitem__(index)
+        return {**sample, "cu_seq_lens": [0, len(sample["input_ids"])]}
+
+
 def describe(sample: dict[str, np.ndarray]) -> SampleMetadata:
     return SampleMetadata(pack_tokens=len(sample["input_ids"]))
 
@@ -92,13 +100,14 @@ def sampler(size: int = 12, num_samples: int = len(LENGTHS), **options: Any) -> 
 def settings(mode: str, local: int, backend: Any, **options: Any) -> DistributedDatasetConfig:
     """The configuration of a mode: windows of two micro-batches, but under planned CP."""
     window = {} if plans_cp(mode) else {"balance_window_size": 2}
-    values = {"local_batch_size": local, "metadata_mode": by_index(mode), **window, **options}
+    repack = {"repack_sequences": True, "pad_token_id": 0} if mode == "repack" else {}
+    values = {"local_batch_size": local, "metadata_mode": by_index(mode), **window, **repack, **options}
     return config(communication_backend=backend, **values)
 
 
 def one_epoch(on: Any, chosen: DistributedDatasetConfig, **arguments: Any) -> tuple[Any, ...]:
     """The batches of an epoch on this rank, its reads, the state after it, and how many samples were dropped."""
-    data = Numbered()
+    data = Texts() if chosen.repack_sequences else Numbered()
     with dcpack.build_distributed_dataloader(data, on, chosen, batch_sampler=sampler(), **arguments) as loader:
         batches = [facts(batch) for batch in loader]
         return batches, dict(data.reads), loader.state_dict(), loader.num_dropped

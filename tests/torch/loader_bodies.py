@@ -32,6 +32,7 @@ BACKEND = {"name": "torch-gloo", "deadline_s": 30.0}
 MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": loader_helpers.describe},
     "metadata": {"metadata": loader_helpers.LENGTHS},
+    "repack": {},
     "planned_cp": {"scheduler": "dynamic_cp"},
     "planned_cp_metadata": {"scheduler": "dynamic_cp", "metadata": loader_helpers.LENGTHS},
 }
@@ -84,7 +85,7 @@ def build_steps(
     lengths = np.random.default_rng(3).integers(1, 40, num_samples)
     arguments = {**MODES[mode], **({"metadata": lengths} if loader_helpers.by_index(mode) else {})}
     return build_distributed_dataloader(
-        loader_helpers.Numbered(lengths),
+        (loader_helpers.Texts if mode == "repack" else loader_helpers.Numbered)(lengths),
         Topology.of_domain(num_ranks),
         settings(mode, 1),
         batch_sampler=loader_helpers.sampler(step_size, num_samples),
@@ -146,6 +147,11 @@ def state_cases(
     Two samples of 6 fill two bins of 10: the ranks share each batch, so that one bin comes after the other.
     """
     found = take_steps(rank, size, states, num_steps, LONG_SIZE, LONG_SAMPLES)
+    with build_external(size, 50) as loader:
+        if "external" in states:
+            loader.load_state_dict(json.loads(states["external"]))
+        batches = list(itertools.islice(loader, 2 * num_steps))
+        found["external"] = ([facts(batch) for batch in batches], json.dumps(loader.state_dict()))
     with build_distributed_dataloader(
         loader_helpers.Numbered([6, 6]),
         Topology(axes=("dp", "tp"), sizes=(1, size)),
@@ -185,14 +191,22 @@ def train_until_killed(rank: int, size: int, folder: str, kill_at: int) -> list[
 
 
 class Steps:
-    """An external source of so many steps of two samples."""
+    """An external source of so many steps of two samples; it can be resumed."""
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.step = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for step in range(self.count):
-            yield [[{"input_ids": np.array([step, step])}], [{"input_ids": np.array([step])}]]
+        while self.step < self.count:
+            self.step += 1
+            yield [[{"input_ids": np.array([self.step] * 2)}], [{"input_ids": np.array([self.step])}]]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.step = state["step"]
 
 
 def build_external(size: int, count: int) -> DistributedDataLoader:

@@ -110,12 +110,17 @@ def test_two_resumes_and_a_pending_sample(launch: Callable[..., Any]):
     states: dict[str, str] = {}
     found: dict[str, dict[int, Counter[int]]] = {mode: {} for mode in loader_bodies.MODES}
     pending: list[list[dict[str, Any]]] = []
+    external: list[list[str]] = [[], []]  # digests of the batches of each rank
     for done, num_steps in ((0, 30), (30, 10), (40, 10)):
         results = results_of(launch(2, loader_bodies.state_cases, states, num_steps))
         for mode in loader_bodies.MODES:
             steps = by_step([batch for modes, _ in results for batch in modes[mode][0]])
             assert list(steps) == list(range(done, done + num_steps))
             found[mode] |= steps
+        for rank, (modes, _) in enumerate(results):
+            numbers = [(batch["step"], batch["microbatch"]) for batch in modes["external"][0]]
+            assert numbers == [(step, m) for step in range(done, done + num_steps) for m in range(2)], rank
+            external[rank] += [batch["digest"] for batch in modes["external"][0]]
         states = {mode: state for mode, (_, state) in results[0][0].items()} | {"pending": results[0][1][1]}
         assert all(modes[mode][1] == states[mode] for modes, _ in results for mode in loader_bodies.MODES)
         mine, theirs = ([{**batch, "cp_ranks": None} for batch in bins] for _, (bins, _) in results)
@@ -123,6 +128,8 @@ def test_two_resumes_and_a_pending_sample(launch: Callable[..., Any]):
         assert results[0][1][1] == results[1][1][1]
         pending.append(results[0][1][0])
     assert all(steps == dict(enumerate(wanted)) for steps in found.values())
+    for digests in external:  # every row of every step has other tokens
+        assert len(set(digests)) == len(digests) == 100
     first, replayed, nothing = pending
     assert [(batch["microbatch"], batch["num_microbatches"]) for batch in replayed] == [(0, 2), (1, 2)]
     assert first == replayed[:1]
