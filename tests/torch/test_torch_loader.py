@@ -75,7 +75,7 @@ def test_costs_18_and_2_become_10_and_10(launch: Callable[..., Any]):
 
 def test_a_save_at_every_step_resumes_in_fresh_processes(launch: Callable[..., Any]):
     first = results_of(launch(4, loader_bodies.save_every_step))
-    states = {mode: first[0][mode][1] for mode in loader_bodies.MODES}
+    states = {mode: first[0][mode][1] for mode in loader_bodies.EVERY_STEP}
     assert all(first[rank][mode][1] == states[mode] for rank in range(4) for mode in states)
     assert all(len(texts) == 13 for texts in states.values())
     resumed = results_of(launch(4, loader_bodies.resume_every_state, states, 3))
