@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from dcpack._checks import check_choice, check_int, list_offenders
+from dcpack._checks import check_choice, check_int, check_path, list_offenders
 from dcpack.comm import list_backends
 from dcpack.errors import ArgumentError
+from dcpack.layout import MAX_OFFSET
 from dcpack.loader.types import OVERSIZED_POLICIES, amounts_by_name
 
 __all__ = ["SHORT_BACKEND_NAMES", "DistributedDatasetConfig", "backend_name"]
@@ -38,7 +39,7 @@ def backend_name(name: Any) -> str:
         >>> backend_name("fake"), backend_name("gloo")
         ('fake', 'torch-gloo')
     """
-    full = SHORT_BACKEND_NAMES.get(name, name) if isinstance(name, str) else name
+    full = SHORT_BACKEND_NAMES.get(name, name) if isinstance(name, str) else None
     known = list_backends()
     if full not in known:
         short = ", ".join(sorted(SHORT_BACKEND_NAMES))
@@ -105,12 +106,13 @@ class DistributedDatasetConfig:
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "local_batch_size", "balance_window_size"):
-            self._set(name, check_int(name, getattr(self, name), minimum=1))
-        for name in ("seed", "device_prefetch_depth"):
-            self._set(name, check_int(name, getattr(self, name), minimum=0))
+            self._set(name, check_int(name, getattr(self, name), minimum=1, maximum=MAX_OFFSET))
+        self._set("seed", check_int("seed", self.seed, minimum=0, maximum=2**63 - 1))
+        for name in ("device_prefetch_depth",):
+            self._set(name, check_int(name, getattr(self, name), minimum=0, maximum=MAX_OFFSET))
         for name, minimum in (("balance_group_size", 1), ("planner_rank", 0), ("pad_token_id", 0)):
             if getattr(self, name) is not None:
-                self._set(name, check_int(name, getattr(self, name), minimum=minimum))
+                self._set(name, check_int(name, getattr(self, name), minimum=minimum, maximum=MAX_OFFSET))
         if wrong := [f"{name}={getattr(self, name)!r}" for name in _FLAGS if not isinstance(getattr(self, name), bool)]:
             raise ArgumentError(f"flags must be True or False, got {list_offenders(wrong)}")
         check_choice("oversized_policy", self.oversized_policy, OVERSIZED_POLICIES)
@@ -135,7 +137,7 @@ class DistributedDatasetConfig:
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+            if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
                 raise ArgumentError(f"{name} must be None or a tuple that is not empty, got {value!r}")
             items = tuple(value)
             if kind is int:
@@ -187,7 +189,7 @@ class DistributedDatasetConfig:
         Raises:
             ArgumentError: a file that cannot be read or holds no configuration; names the file.
         """
-        file = Path(path)
+        file = check_path("path", path)
         try:
             return cls.from_dict(_parse(file))
         except ArgumentError as error:
@@ -206,7 +208,7 @@ def _parse(file: Path) -> Any:
         raise ArgumentError(f"must end in .json, .toml, .yaml or .yml, got {file.suffix!r}")
     try:
         return parsers[file.suffix](text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"not valid {file.suffix[1:].upper()}: {error}") from error
 
 
@@ -217,5 +219,5 @@ def _parse_yaml(text: str) -> Any:
         raise ArgumentError("YAML needs the package PyYAML: pip install 'dcpack[yaml]'") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ArgumentError(f"not valid YAML: {error}") from error

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_choice, check_int, check_names
+from dcpack._checks import Int64Array, as_lengths, check_choice, check_int, check_kinds, check_names
 from dcpack.comm import Communicator
 from dcpack.cost import CostModel
+from dcpack.errors import ArgumentError
 from dcpack.exchange import StaticShapes
 from dcpack.loader.planning import report
 from dcpack.loader.sharing import Planned, share_plans
@@ -18,7 +19,7 @@ from dcpack.plans import SYNC_MODES, Plan
 from dcpack.scheduling import Scheduler
 from dcpack.scheduling.driver import get_scheduler, make_plan
 from dcpack.sharding import SHARDINGS
-from dcpack.topology import Topology
+from dcpack.topology import Topology, legal_cp_sizes
 
 __all__ = ["CPPlanner", "CPPlanning"]
 
@@ -69,6 +70,16 @@ class CPPlanning:
         check_choice("sync", self.sync, SYNC_MODES)
         check_choice("sharding", self.sharding, SHARDINGS)
         check_int("microbatch_multiple", self.microbatch_multiple, minimum=1)
+        check_int("min_cp_size", self.min_cp_size, minimum=1)
+        if self.max_cp_size is not None:
+            check_int("max_cp_size", self.max_cp_size, minimum=self.min_cp_size)
+        if isinstance(self.cp_sizes, str):
+            legal_cp_sizes(1, self.cp_sizes)
+        elif as_lengths("cp_sizes", self.cp_sizes, minimum=1).size == 0:
+            raise ArgumentError("cp_sizes must hold at least one size")
+        if self.max_sequences is not None:
+            check_int("max_sequences", self.max_sequences, minimum=1)
+        check_kinds(static_shapes=(self.static_shapes, StaticShapes | None))
         self.padding(1)
         for name in ("per_token", "aligned_fields"):
             object.__setattr__(self, name, check_names(name, getattr(self, name)))

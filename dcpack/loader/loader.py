@@ -337,6 +337,7 @@ class DistributedDataLoader:
         if self._has_started:
             raise ArgumentError("load_state_dict must come before the first batch is taken")
         loaded = LoaderState.from_dict(state, self._fingerprint)
+        self._check_position(loaded)
         if self._maker is not None:
             if loaded.source is None:
                 raise ArgumentError(
@@ -352,6 +353,17 @@ class DistributedDataLoader:
         self._epoch, self._step, self._source = loaded.epoch, loaded.step, loaded.source
         if self._ahead is not None:
             self._ahead.begin(loaded.epoch, loaded.step)
+
+    def _check_position(self, loaded: LoaderState) -> None:
+        """Refuse a state whose step and source are not of the same moment: one of them was damaged."""
+        if self._sampler is None or loaded.source is None:
+            return
+        given = loaded.source.get("consumed_samples")
+        expected = min(loaded.step * self._sampler.global_batch_size, self._sampler.num_used)
+        if given != expected:
+            raise ArgumentError(
+                f"the state is of step {loaded.step}, behind {expected} samples; its source has given {given!r}"
+            )
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dcpack._checks import check_int
+from dcpack.errors import ArgumentError
 from dcpack.loader.step_metrics import StepRecord
 
 __all__ = ["log_to_tensorboard", "log_to_wandb"]
@@ -32,7 +33,9 @@ def log_to_tensorboard(writer: _ScalarWriter, *, first_step: int = 0) -> Callabl
         ...         print(step, tag, value)
         >>> callback = log_to_tensorboard(Writer())  # loader.on_step(callback)
     """
-    check_int("first_step", first_step, minimum=0)
+    first_step = check_int("first_step", first_step, minimum=0)
+    if not callable(getattr(writer, "add_scalar", None)):
+        raise ArgumentError(f"writer must have add_scalar(tag, value, step), got {type(writer).__name__}")
 
     def log(record: StepRecord) -> None:
         for name, value in record.metrics().items():
@@ -54,7 +57,9 @@ def log_to_wandb(run: _Run, *, first_step: int = 0) -> Callable[[StepRecord], No
         ...         print(step, len(values))
         >>> callback = log_to_wandb(Run())  # loader.on_step(callback)
     """
-    check_int("first_step", first_step, minimum=0)
+    first_step = check_int("first_step", first_step, minimum=0)
+    if not callable(getattr(run, "log", None)):
+        raise ArgumentError(f"run must have log(values, step=...), got {type(run).__name__}")
 
     def log(record: StepRecord) -> None:
         run.log(record.metrics(), step=first_step + record.number)

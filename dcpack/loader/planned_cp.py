@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Int64Array, list_offenders
+from dcpack._checks import BoolArray, Int64Array, check_kinds, list_offenders
 from dcpack.comm import Communicator
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError
@@ -43,6 +43,7 @@ def packed_fields(batch: PackedBatch) -> dict[str, Any]:
         >>> found["input_ids"].tolist(), found["cu_seqlens"].tolist(), found["max_seqlen"]
         ([1, 2, 3], [0, 3], 3)
     """
+    check_kinds(batch=(batch, PackedBatch))
     return {
         **batch.tokens,
         "cu_seqlens": batch.cu_seqlens,

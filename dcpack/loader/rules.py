@@ -285,7 +285,10 @@ class Request:
                 f"dataset must have samples by number and a length on the ranks that build batches, got "
                 f"{type(self.dataset).__name__}"
             )
-        size = len(self.dataset)
+        try:
+            size = len(self.dataset)
+        except TypeError as error:  # a 0-d array has a __len__ that fails
+            raise ArgumentError(f"dataset must have a length: {error}") from error
         if self.metadata is not None and len(metadata := self.open_metadata()) != size:
             raise ArgumentError(f"metadata must have one value for each of {size} samples, got {len(metadata)}")
         sampler = self.batch_sampler

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_int, list_offenders
+from dcpack._checks import Int64Array, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["GlobalBatchSampler", "random_words"]
@@ -59,6 +59,10 @@ class _Place:
     def sizes(self) -> tuple[int, int]:
         """What is the same on all ranks."""
         return self.dp_world_size, self.micro_batch_size
+
+
+_MOST = 2**48
+"""Samples at most, so that no sum of positions leaves int64."""
 
 
 class GlobalBatchSampler:
@@ -105,8 +109,8 @@ class GlobalBatchSampler:
         dp_rank: int | None = None,
         dp_world_size: int | None = None,
     ) -> None:
-        self.num_samples = check_int("num_samples", num_samples, minimum=0)
-        self.global_batch_size = check_int("global_batch_size", global_batch_size, minimum=1)
+        self.num_samples = check_int("num_samples", num_samples, minimum=0, maximum=_MOST)
+        self.global_batch_size = check_int("global_batch_size", global_batch_size, minimum=1, maximum=_MOST)
         self.seed = None if seed is None else check_int("seed", seed, minimum=0, maximum=2**63 - 1)
         if wrong := [
             f"{n}={v!r}" for n, v in (("shuffle", shuffle), ("drop_last", drop_last)) if not isinstance(v, bool)
@@ -150,6 +154,8 @@ class GlobalBatchSampler:
             )
         if self._place not in (None, place):
             raise ArgumentError(f"this sampler is bound as {self._place}, the loader needs {place}")
+        if seed is not None:
+            seed = check_int("seed", seed, minimum=0, maximum=2**63 - 1)
         self._place = place
         self.seed = seed if self.seed is None else self.seed
 
@@ -217,6 +223,8 @@ class GlobalBatchSampler:
 
     def positions(self, start: int, count: int) -> Int64Array:
         """Return int64[count]: the dataset indices at global positions `start` and on; whole shuffles only."""
+        start = check_int("start", start, minimum=0, maximum=self.num_samples)
+        count = check_int("count", count, minimum=0, maximum=self.num_samples - start)
         if not self.shuffle:
             return np.arange(start, start + count)
         if self._order is None or self._order[0] != self.epoch:
@@ -293,7 +301,8 @@ class GlobalBatchSampler:
         if not isinstance(state, Mapping) or set(state) != set(mine):
             raise ArgumentError(f"state must be one of GlobalBatchSampler with {sorted(mine)}, got {state!r}")
         fixed = ("version", "num_samples", "global_batch_size", "seed", "shuffle", "shuffle_buffer", "drop_last")
-        if changed := [f"{name} was {state[name]!r}, is {mine[name]!r}" for name in fixed if state[name] != mine[name]]:
+        differs = [name for name in fixed if type(state[name]) is not type(mine[name]) or state[name] != mine[name]]
+        if changed := [f"{name} was {state[name]!r}, is {mine[name]!r}" for name in differs]:
             raise ArgumentError(f"state does not fit this sampler: {list_offenders(changed)}")
         epoch = check_int("epoch of the state", state["epoch"], minimum=0)
         consumed = check_int(
@@ -305,7 +314,23 @@ class GlobalBatchSampler:
                     f"consumed_samples of the state, {consumed}, is inside a micro-batch of "
                     f"{self.global_micro_batch_size} samples"
                 )
+        next_index, buffer = self._checked_buffer(consumed, state["next_index"], state["buffer"])
         self.set_epoch(epoch)
-        self.consumed_samples = consumed
-        self._next_index = check_int("next_index of the state", state["next_index"], minimum=0)
-        self._buffer = [check_int("buffer of the state", index, minimum=0) for index in state["buffer"]]
+        self.consumed_samples, self._next_index, self._buffer = consumed, next_index, buffer
+
+    def _checked_buffer(self, consumed: int, next_index: Any, buffer: Any) -> tuple[int, list[int]]:
+        """Return the shuffle buffer of a state: all that was read and not drawn yet, each index once."""
+        next_index = check_int("next_index of the state", next_index, minimum=0, maximum=self.num_samples)
+        check_kinds(**{"buffer of the state": (buffer, list | tuple)})
+        last = max(next_index - 1, 0)
+        held = [check_int("buffer of the state", index, minimum=0, maximum=last) for index in buffer]
+        expected = next_index - consumed if self.shuffle_buffer is not None else 0
+        is_full = self.shuffle_buffer is None or len(held) <= self.shuffle_buffer
+        if len(held) != expected or len(set(held)) != len(held) or not is_full:
+            raise ArgumentError(
+                f"buffer of the state must hold what lies between {consumed} drawn and {next_index} read samples, "
+                f"{expected} different ones, got {len(set(held))} of {len(held)}"
+            )
+        if self.shuffle_buffer is None and next_index:
+            raise ArgumentError(f"next_index of the state must be 0 without a shuffle_buffer, got {next_index}")
+        return next_index, held

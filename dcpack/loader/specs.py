@@ -36,7 +36,7 @@ class TensorFieldSpec:
     dtype: Any
 
     def __post_init__(self) -> None:
-        if isinstance(self.shape, str) or not isinstance(self.shape, Sequence):
+        if isinstance(self.shape, str | bytes) or not isinstance(self.shape, Sequence):
             raise ArgumentError(f"shape must be a tuple of sizes, got {self.shape!r}")
         sizes = tuple(None if size is None else check_int("shape", size, minimum=0) for size in self.shape)
         object.__setattr__(self, "shape", sizes)
@@ -44,12 +44,16 @@ class TensorFieldSpec:
             object.__setattr__(self, "dtype", str(self.dtype))
             return
         try:
+            if self.dtype is None:  # NumPy takes it for float64
+                raise TypeError("no dtype")
             object.__setattr__(self, "dtype", wire_name(_as_dtype(self.dtype)))
         except (TypeError, DcpackError) as error:
             raise ArgumentError(f"dtype must be one that can be sent, got {self.dtype!r}: {error}") from error
 
     def fits(self, dtype: str, shape: Sequence[int]) -> bool:
         """Tell whether an array of that dtype (its name on the wire) and shape is one of these."""
+        if not isinstance(dtype, str) or not isinstance(shape, Sequence):
+            raise ArgumentError(f"dtype and shape must be a name and sizes, got {dtype!r:.60} and {shape!r:.60}")
         sizes_fit = len(shape) == len(self.shape) and all(
             wanted is None or wanted == size for wanted, size in zip(self.shape, shape, strict=True)
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dcpack._checks import check_int, list_offenders
+from dcpack._checks import check_int, check_names, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["STATE_VERSION", "LoaderState"]
@@ -65,15 +65,15 @@ class LoaderState:
             raise ArgumentError(f"state must be one of state_dict(), got {values!r}")
         if missing := [key for key in _KEYS if key not in values]:
             raise ArgumentError(f"state must be one of state_dict(), this one lacks {', '.join(missing)}")
-        if values["version"] != STATE_VERSION:
+        if type(values["version"]) is not int or values["version"] != STATE_VERSION:
             raise ArgumentError(f"state must be of version {STATE_VERSION}, got {values['version']!r}")
         then = values["fingerprint"]
         if not isinstance(then, Mapping):
             raise ArgumentError(f"fingerprint of the state must be a mapping, got {then!r}")
         changed = [
             f"{name} was {then.get(name)!r}, is {fingerprint.get(name)!r}"
-            for name in sorted({*then, *fingerprint})
-            if then.get(name) != fingerprint.get(name)
+            for name in sorted({*check_names("fingerprint of the state", then), *fingerprint})
+            if json.dumps(then.get(name), default=repr) != json.dumps(fingerprint.get(name), default=repr)
         ]
         if changed:
             raise ArgumentError(f"the state does not fit this loader: {list_offenders(changed)}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from dcpack._checks import check_kinds
 from dcpack.cost import StepRecorder
 from dcpack.loader.batches import LoaderBatch, Step
 from dcpack.loader.sharing import Planned
@@ -162,6 +163,7 @@ class StepMeter:
 
     def on_step(self, callback: Callable[[StepRecord], None]) -> None:
         """Have `callback` called with each record, once its step has ended."""
+        check_kinds(callback=(callback, Callable))
         self._callbacks.append(callback)
 
     def made(self, step: Step) -> None:
@@ -225,6 +227,7 @@ def time_recorder(recorder: StepRecorder) -> Callable[[StepRecord], None]:
         >>> recorder = StepRecorder(warmup=0)
         >>> callback = time_recorder(recorder)
     """
+    check_kinds(recorder=(recorder, StepRecorder))
 
     def record(step: StepRecord) -> None:
         seconds = step.seconds - step.waited

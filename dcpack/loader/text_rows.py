@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, list_offenders
+from dcpack._checks import Int64Array, as_array, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
-from dcpack.layout import IGNORED_LABEL
+from dcpack.layout import IGNORED_LABEL, MAX_OFFSET
 from dcpack.loader.specs import TensorFieldSpec
 
 __all__ = ["TextRows"]
@@ -43,8 +43,11 @@ class TextRows:
     """
 
     def __init__(self, *, seq_len: int, pad_token_id: int | None) -> None:
-        self.seq_len = seq_len
-        self.pad_token_id = pad_token_id
+        self.seq_len = check_int("seq_len", seq_len, minimum=1, maximum=MAX_OFFSET)
+        largest = np.iinfo(np.int64).max
+        self.pad_token_id = (
+            None if pad_token_id is None else check_int("pad_token_id", pad_token_id, minimum=0, maximum=largest)
+        )
 
     def split(self, record: Any) -> list[Sequence1D]:
         """Return the sequences of a record, in order; none where all of it is stripped.
@@ -83,6 +86,9 @@ class TextRows:
         Raises:
             ArgumentError: sequences that are together longer than the row.
         """
+        check_kinds(sequences=(sequences, list | tuple))
+        if wrong := [str(i) for i, sequence in enumerate(sequences) if not _is_sequence(sequence)]:
+            raise ArgumentError(f"sequences must be those of split; other: {list_offenders(wrong)}")
         lengths = [len(sequence["input_ids"]) for sequence in sequences]
         used = sum(lengths)
         if used > self.seq_len:
@@ -105,6 +111,14 @@ class TextRows:
             >>> rows.collate([rows.pack([sequence])] * 2)["cu_seq_lens"].tolist()
             [0, 2, 5, 7, 10]
         """
+        check_kinds(rows=(rows, list | tuple))
+        wrong = [str(i) for i, row in enumerate(rows) if not _is_sequence(row) or len(row["labels"]) != self.seq_len]
+        if wrong or not rows:
+            raise ArgumentError(f"rows must be one of pack or more; other: {list_offenders(wrong) or 'none at all'}")
+        if len(rows) * self.seq_len > MAX_OFFSET:
+            raise ArgumentError(
+                f"{len(rows)} rows of {self.seq_len} tokens are over the {MAX_OFFSET} that int32 offsets can hold"
+            )
         parts = [row["cu_seq_lens"][1:] + number * self.seq_len for number, row in enumerate(rows)]
         return {
             "input_ids": np.stack([row["input_ids"] for row in rows]),
@@ -114,7 +128,7 @@ class TextRows:
 
     def batch_spec(self, local_batch_size: int) -> dict[str, TensorFieldSpec]:
         """Return what a batch looks like, for its peers."""
-        shape = (local_batch_size, self.seq_len)
+        shape = (check_int("local_batch_size", local_batch_size, minimum=1), self.seq_len)
         return {
             "input_ids": TensorFieldSpec(shape=shape, dtype="int64"),
             "labels": TensorFieldSpec(shape=shape, dtype="int64"),
@@ -122,15 +136,23 @@ class TextRows:
         }
 
 
+def _is_sequence(given: Any) -> bool:
+    """Tell whether it has ``input_ids`` and ``labels``, arrays [t] of equal length; a row has offsets beside."""
+    names = ("input_ids", "labels")
+    if not isinstance(given, Mapping) or not all(isinstance(given.get(name), np.ndarray) for name in names):
+        return False
+    return given["input_ids"].ndim == 1 and given["input_ids"].shape == given["labels"].shape
+
+
 def _tokens(record: Mapping[str, Any], name: str) -> Int64Array:
-    values = np.asarray(record[name])
+    values = as_array(name, record[name])
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
         raise ArgumentError(f"{name} of a text record must be integers [t], got {values.dtype} of shape {values.shape}")
     return values.astype(np.int64)
 
 
 def _offsets(values: Any, num_tokens: int) -> Int64Array:
-    offsets = np.asarray(values)
+    offsets = as_array("cu_seq_lens", values)
     if offsets.ndim != 1 or offsets.size < 2 or offsets.dtype.kind not in "iu":
         raise ArgumentError(f"cu_seq_lens must be at least 2 integers, got {offsets.dtype} of shape {offsets.shape}")
     offsets = offsets.astype(np.int64)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dcpack._checks import check_choice, check_int, list_offenders
+from dcpack._checks import check_choice, check_int, check_items, check_kinds, list_offenders
 from dcpack.errors import ArgumentError, InfeasibleError
 
 __all__ = [
@@ -98,7 +98,11 @@ class WorkloadCost:
     @classmethod
     def of_parts(cls, parts: Sequence[float]) -> WorkloadCost:
         """Return the cost whose `parts` these are."""
-        return cls(**dict(zip((part.name for part in fields(cls)), parts, strict=True)))
+        names = [part.name for part in fields(cls)]
+        values = list(check_items("parts", parts))
+        if len(values) != len(names):
+            raise ArgumentError(f"parts must be {', '.join(names)}, got {len(values)} numbers")
+        return cls(**dict(zip(names, values, strict=True)))
 
     def __add__(self, other: WorkloadCost) -> WorkloadCost:
         return WorkloadCost.of_parts([a + b for a, b in zip(self.parts(), other.parts(), strict=True)])
@@ -181,9 +185,11 @@ class SampleMetadata:
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"features must be nested plain values without NaN and cycles: {error}") from error
         object.__setattr__(self, "packing_costs", amounts_by_name("packing_costs", self.packing_costs))
+        check_kinds(key=(self.key, SampleKey | None))
 
     def with_key(self, key: SampleKey) -> SampleMetadata:
         """Return a copy with the key; the user's object may be shared and stays as it is."""
+        check_kinds(key=(key, SampleKey))
         keyed = object.__new__(type(self))  # its values are checked already
         for name in SampleMetadata.__slots__:
             object.__setattr__(keyed, name, getattr(self, name))
@@ -209,6 +215,9 @@ class SampleMetadata:
             >>> SampleMetadata.from_tree(metadata.to_tree()) == metadata
             True
         """
+        keys = ("pack_tokens", "cost", "sample_id", "features", "packing_costs")
+        if not isinstance(tree, Mapping) or set(tree) != set(keys) or not isinstance(tree["features"], str):
+            raise ArgumentError(f"tree must be one of to_tree, with {', '.join(keys)}, got {tree!r:.100}")
         cost = None if tree["cost"] is None else WorkloadCost.of_parts(tree["cost"])
         return cls(**{**tree, "cost": cost, "features": json.loads(tree["features"])})
 
@@ -239,6 +248,8 @@ class PackingConstraints:
 
     def is_oversized(self, sample: SampleMetadata) -> bool:
         """Tell whether the sample is longer than a row."""
+        if not isinstance(sample, SampleMetadata):
+            raise ArgumentError(f"sample must be a SampleMetadata, got {type(sample).__name__}")
         return sample.pack_tokens > self.seq_len
 
     def sample_faults(self, sample: SampleMetadata) -> list[str]:
@@ -255,6 +266,7 @@ class PackingConstraints:
 
     def fits(self, samples: Sequence[SampleMetadata]) -> bool:
         """Tell whether these samples may share a row; none may be empty-handed or break a limit alone."""
+        check_kinds(samples=(samples, list | tuple))
         if not samples or any(self.sample_faults(sample) for sample in samples):
             return False
         if any(self.is_oversized(sample) for sample in samples):
@@ -272,6 +284,8 @@ class PackingConstraints:
         Raises:
             InfeasibleError: names all of them.
         """
+        check_kinds(samples=(samples, list | tuple))
+        check_kinds(**{f"samples[{i}]": (sample, SampleMetadata) for i, sample in enumerate(samples)})
         named = [(_name_of(i, sample), self.sample_faults(sample)) for i, sample in enumerate(samples)]
         if listed := [f"{name}: {'; '.join(faults)}" for name, faults in named if faults]:
             raise InfeasibleError(f"samples that fit in no row: {list_offenders(listed)}")

@@ -144,6 +144,7 @@ CALLS = {
             "padded_in_both": False,
             "to_device": None,
         },
+        few=True,
     ),
     "wrap_data_iterator": Call(
         megatron.wrap_data_iterator,
@@ -156,6 +157,7 @@ CALLS = {
             "to_host": np.asarray,
             "to_device": None,
         },
+        few=True,
     ),
     "build_groups": Call(megatron.build_groups, lambda world: {"world": world, "topology": MESH}),
     "ParallelGroups": Call(
@@ -219,12 +221,12 @@ TAKES = {
     "make_data_iterators.is_tp_first": "true",
     "slice_for_cp_rank.cp_rank": "zero",
     "RankBatch.get.name": "text, surrogate",
-    "get_batch_for_rank.vpp_stage": "none, zero",
+    "get_batch_for_rank.vpp_stage": "none",
     "get_batch_for_rank.has_mtp": "true",
     "get_batch_for_rank.padded_in_both": "true",
-    "get_batch_for_rank.to_device": "none, function, type",
+    "get_batch_for_rank.to_device": "none",
     "wrap_data_iterator.mtp_stages": "list",
-    "wrap_data_iterator.to_device": "none, function, type",
+    "wrap_data_iterator.to_device": "none",
     "ParallelGroups.cp_group.cp_rank": "zero",
     "broadcast_tensor.tensor": (
         "none, true, zero, minus, huge, nan, inf, half, text, surrogate, list, map, minuses, nans, texts, "

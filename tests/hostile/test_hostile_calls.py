@@ -13,7 +13,18 @@ from hostile_calls import VALUES, Call
 
 from dcpack.errors import DcpackError
 
-ROOMS = ("batched_data_dict", "comm", "cost", "data", "exchange", "export", "megatron", "sharding", "testing")
+ROOMS = (
+    "batched_data_dict",
+    "comm",
+    "cost",
+    "data",
+    "exchange",
+    "export",
+    "loader",
+    "megatron",
+    "sharding",
+    "testing",
+)
 TABLES: dict[str, Any] = {room: importlib.import_module(f"hostile_{room}") for room in ROOMS}
 CALLS = {(room, name): call for room, table in TABLES.items() for name, call in table.CALLS.items()}
 

@@ -42,15 +42,15 @@ def test_the_defaults_are_those_of_the_interface() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"seq_len": 0}, "seq_len must be at least 1, got 0"),
+        ({"seq_len": 0}, "seq_len must be from 1 to 2147483647, got 0"),
         ({"seq_len": True}, "seq_len must be an integer, got True (bool)"),
         ({"local_batch_size": 1.0}, "local_batch_size must be an integer, got 1.0 (float)"),
         ({"balance_window_size": False}, "balance_window_size must be an integer, got False (bool)"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"device_prefetch_depth": -1}, "device_prefetch_depth must be at least 0"),
-        ({"balance_group_size": 0}, "balance_group_size must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be from 0 to 9223372036854775807, got -1"),
+        ({"device_prefetch_depth": -1}, "device_prefetch_depth must be from 0 to 2147483647"),
+        ({"balance_group_size": 0}, "balance_group_size must be from 1 to 2147483647, got 0"),
         ({"planner_rank": True}, "planner_rank must be an integer, got True"),
-        ({"pad_token_id": -1}, "pad_token_id must be at least 0"),
+        ({"pad_token_id": -1}, "pad_token_id must be from 0 to 2147483647"),
         (
             {"drop_last": 1, "broadcast_plan": "yes"},
             "flags must be True or False, got drop_last=1, broadcast_plan='yes'",
@@ -131,7 +131,7 @@ def test_yaml_without_its_package_says_what_to_install(tmp_path: Path, monkeypat
         ("a.json", "[1]", "a configuration must be a mapping, got list"),
         ("a.json", '{"seq_len": 8}', "settings are missing: local_batch_size"),
         ("a.json", '{"seq_len": 8, "local_batch_size": 1, "sead": 1, "x": 2}', "unknown settings sead, x; known are"),
-        ("a.json", '{"seq_len": 8, "local_batch_size": 0}', "local_batch_size must be at least 1, got 0"),
+        ("a.json", '{"seq_len": 8, "local_batch_size": 0}', "local_batch_size must be from 1 to 2147483647, got 0"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, content: str, text: str) -> None:
@@ -145,3 +145,44 @@ def test_bad_files_are_named(tmp_path: Path, name: str, content: str, text: str)
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"none\.json: cannot be read"):
         DistributedDatasetConfig.from_file(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a b.json", '{\n"seq_len": 8,\n"local_batch_size" 1}', "line 3 column"),
+        ("a b.json", "[" * 100_000, "not valid JSON"),
+        ("a b.toml", 'seq_len = 8\nlocal_batch_size = "', "at end of document"),
+        ("a b.yaml", "seq_len: 8\nlocal_batch_size: [1", "line 2"),
+        ("a b.yaml", "seq_len: 8\nlocal_batch_size: 2026-13-45", "not valid YAML"),
+        ("a b.yaml", "!!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a b.json", "\0\0\0", "not valid JSON"),
+        ("a b.yml", "\x08", "not valid YAML"),
+    ],
+)
+def test_broken_files_name_the_place(tmp_path: Path, name: str, content: str, place: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ArgumentError) as caught:
+        DistributedDatasetConfig.from_file(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert place in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".json", '{"seq_len": 8, "local_batch_size": 2}'),
+        (".toml", "seq_len = 8\nlocal_batch_size = 2\n"),
+        (".yaml", "seq_len: 8\nlocal_batch_size: 2\n"),
+    ],
+)
+def test_a_file_that_was_cut_is_named_or_says_less(tmp_path: Path, suffix: str, text: str) -> None:
+    file = tmp_path / f"a config{suffix}"
+    for length in range(len(text)):
+        file.write_text(text[:length])
+        if text[:length].rstrip() == text.rstrip():  # all that is left out is the end of the line
+            assert DistributedDatasetConfig.from_file(file).local_batch_size == 2
+            continue
+        with pytest.raises(ArgumentError) as caught:
+            DistributedDatasetConfig.from_file(file)
+        assert str(file) in str(caught.value)

@@ -342,6 +342,25 @@ def test_states_that_are_none_are_refused() -> None:
         next(loader)
 
 
+def test_a_state_whose_parts_are_of_different_moments_is_refused() -> None:
+    def body(communicator: Communicator) -> None:
+        with make(communicator, "online") as loader:
+            fresh = loader.state_dict()
+            for batch in loader:
+                if batch.step == 1:
+                    break
+            later = loader.state_dict()
+        assert (fresh["step"], later["step"]) == (0, 1)
+        for state in ({**later, "step": 10**9}, {**later, "source": fresh["source"]}, {**fresh, "step": 1}):
+            with make(communicator, "online") as other:
+                with pytest.raises(ArgumentError, match=r"the state is of step \d+, behind \d+ samples"):
+                    other.load_state_dict(state)
+                other.load_state_dict(later)
+                assert next(iter(other)).step == 1
+
+    on_ranks(1, body)
+
+
 def test_a_state_is_not_changed_by_what_comes_later() -> None:
     loader = make_alone()
     state = loader.state_dict()

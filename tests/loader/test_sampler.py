@@ -145,3 +145,39 @@ def test_a_place_that_does_not_divide_is_refused() -> None:
         GlobalBatchSampler(50, global_batch_size=4, shuffle=False, shuffle_buffer=3)
     with pytest.raises(ArgumentError, match="flags must be True or False, got shuffle=1"):
         GlobalBatchSampler(50, global_batch_size=4, shuffle=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"next_index": 3},
+        {"next_index": 11},
+        {"next_index": 10**30},
+        {"buffer": []},
+        {"buffer": [0, 0]},
+        {"buffer": [0, 99]},
+        {"buffer": [5]},
+        {"buffer": "ab"},
+        {"buffer": None},
+        {"consumed_samples": 6},
+        {"version": True},
+        {"drop_last": 1},
+    ],
+)
+def test_a_damaged_state_is_refused_and_nothing_changes(change: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"global_batch_size": 2, "seed": 3, "shuffle_buffer": 4}
+    place: dict[str, Any] = {"micro_batch_size": 2, "dp_rank": 0, "dp_world_size": 1}
+    sampler = GlobalBatchSampler(10, **options, **place)
+    iterator = iter(sampler)
+    next(iterator)
+    state = sampler.state_dict()
+    assert (state["consumed_samples"], len(state["buffer"])) == (2, state["next_index"] - 2)
+    with pytest.raises(ArgumentError, match=r"of the state|state does not fit"):
+        sampler.load_state_dict({**state, **change})
+    assert sampler.state_dict() == state
+    rest = list(iterator)
+    sampler.load_state_dict(state)
+    assert list(sampler) == rest
+    for key in state:  # cut off anywhere
+        with pytest.raises(ArgumentError, match="state must be one of GlobalBatchSampler"):
+            sampler.load_state_dict({name: value for name, value in state.items() if name != key})

@@ -87,3 +87,11 @@ def test_a_record_needs_its_three_fields() -> None:
         text.split([1])
     with pytest.raises(ArgumentError, match=r"sequences of \[3, 3\] tokens are 6 together, more than seq_len 5"):
         text.pack(sequences([[1, 2, 3]] * 2, [[1, 2, 3]] * 2))
+
+
+def test_a_batch_beyond_int32_offsets_is_an_error_and_never_wraps() -> None:
+    rows = TextRows(seq_len=2**30, pad_token_id=None)
+    tokens = np.broadcast_to(np.int64(7), 2**30)  # takes no memory
+    row = {"input_ids": tokens, "labels": tokens, "cu_seq_lens": np.array([0, 2**30], np.int32)}
+    with pytest.raises(ArgumentError, match=f"2 rows of {2**30} tokens are over the {2**31 - 1}"):
+        rows.collate([row, row])
