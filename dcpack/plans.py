@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -25,16 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpack._checks import (
-    BoolArray,
-    Float64Array,
-    Int64Array,
-    as_lengths,
-    check_choice,
-    check_int,
-    frozen,
-)
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_int, frozen
 from dcpack._plan_faults import plan_faults
+from dcpack._plan_files import FORMAT, read_json, read_npz, restore, write_npz
+from dcpack._plan_words import bin_in_words, difference_of_bins, difference_of_headers, difference_of_sequences
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.padding import PaddingRule, padded_lengths
 from dcpack.topology import crosses_node
@@ -47,16 +39,11 @@ __all__ = ["SYNC_MODES", "Plan"]
 SYNC_MODES = ("microbatch", "step")
 """When ranks wait for each other: in every micro-batch (FSDP, PP, changing CP groups) or once a step (plain DP)."""
 
-_FORMAT = 1
 _BIN_ARRAYS = ("microbatch", "first_rank", "cp_size", "row")
 _FLAG_ARRAYS = ("oversized", "dummy")
 _ENTRY_ARRAYS = ("sequence_ids", "starts", "entry_lengths")
 _SEQUENCE_ARRAYS = ("lengths", "dropped")
 _ARRAYS = (*_BIN_ARRAYS, *_FLAG_ARRAYS, "offsets", *_ENTRY_ARRAYS, *_SEQUENCE_ARRAYS)
-_UNREADABLE = (
-    *(OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError),
-    *(zipfile.BadZipFile, zlib.error),
-)  # what reading a damaged .npz raises
 _SCALARS = ("num_ranks", "num_microbatches", "rows_per_rank", "capacity")
 
 
@@ -218,7 +205,7 @@ class Plan:
     def _header(self) -> dict[str, Any]:
         scalars = {name: getattr(self, name) for name in _SCALARS}
         padding = None if self.padding is None else asdict(self.padding)
-        return {"format": _FORMAT, **scalars, "padding": padding, "cp_sizes": list(self.cp_sizes)}
+        return {"format": FORMAT, **scalars, "padding": padding, "cp_sizes": list(self.cp_sizes)}
 
     def first_difference(self, other: Plan) -> str | None:
         """Return where `other` first departs from this plan, in words, or None where both decide the same.
@@ -229,17 +216,11 @@ class Plan:
             >>> a.first_difference(dcpack.plan([5, 7], num_ranks=1, capacity=12))
             'capacity: 11 against 12'
         """
-        mine, theirs = self._header(), other._header()
-        for key, value in mine.items():
-            if value != theirs[key]:
-                return f"{key}: {value} against {theirs[key]}"
-        for name in _SEQUENCE_ARRAYS:
-            if not np.array_equal(getattr(self, name), getattr(other, name)):
-                return f"{name}: {_first_unequal(getattr(self, name), getattr(other, name))}"
-        for b in range(min(self.num_bins, other.num_bins)):
-            if self.describe_bin(b) != other.describe_bin(b):
-                return f"bin {b}: {self.describe_bin(b)} against {other.describe_bin(b)}"
-        return None if self.num_bins == other.num_bins else f"{self.num_bins} bins against {other.num_bins}"
+        of_sequences = (
+            difference_of_sequences(name, getattr(self, name), getattr(other, name)) for name in _SEQUENCE_ARRAYS
+        )
+        found = (difference_of_headers(self._header(), other._header()), *of_sequences)
+        return next((difference for difference in found if difference), None) or difference_of_bins(self, other)
 
     def describe_bin(self, index: int) -> str:
         """Return one line on bin `index`.
@@ -252,14 +233,7 @@ class Plan:
         if self.num_bins == 0:
             raise PlanError("a plan without bins has none to describe")
         check_int("index", index, minimum=0, maximum=self.num_bins - 1)
-        place = f"micro-batch {self.microbatch[index]}, "
-        first, last = self.first_rank[index], self.first_rank[index] + self.cp_size[index] - 1
-        place += f"ranks {first}..{last}, row {self.row[index]}, "
-        span = slice(self.offsets[index], self.offsets[index + 1])
-        parts = zip(self.sequence_ids[span], self.starts[span], self.entry_lengths[span], strict=True)
-        listed = " ".join(f"{s}[{a}:{a + n}]" for s, a, n in parts)
-        flags = "".join(f", {name}" for name in _FLAG_ARRAYS if getattr(self, name)[index])
-        return f"{place}entries {listed or 'none'}{flags}"
+        return bin_in_words(self, index)
 
     # ---- views ---------------------------------------------------------------------------------------------------
 
@@ -375,22 +349,14 @@ class Plan:
             >>> Plan.from_json(plan.to_json()).digest() == plan.digest()
             True
         """
-        try:
-            values = json.loads(text)
-            arrays = {name: np.array(values[name]) for name in _ARRAYS}
-        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise PlanError(f"not a plan in JSON: {type(error).__name__}: {error}") from error
-        return _restore("JSON", values, arrays)
+        return restore("JSON", cls, read_json(text, _ARRAYS), _SCALARS)
 
     def _file_header(self) -> dict[str, Any]:
         return {**self._header(), "bounds": dict(self.bounds), "digest": self.digest()}
 
     def save(self, path: str | Path) -> None:
         """Write the plan to `path` (``.npz`` format, the name is taken as it is)."""
-        packed = np.frombuffer(json.dumps(self._file_header()).encode(), np.uint8)
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        with Path(path).open("wb") as file:
-            np.savez(file, header=packed, **arrays)
+        write_npz(Path(path), self._file_header(), {name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(
@@ -412,7 +378,7 @@ class Plan:
         Raises:
             PlanError: missing, truncated or corrupt file, or another fingerprint; names the file and the reason.
         """
-        plan = _read_plan(Path(path))
+        plan = restore(str(path), cls, read_npz(Path(path), _ARRAYS), _SCALARS)
         sizes = None if cp_sizes is None else tuple(cp_sizes)
         wanted = {"capacity": capacity, "padding": padding, "cp_sizes": sizes}
         refused = [
@@ -425,38 +391,5 @@ class Plan:
         return plan
 
 
-def _first_unequal(mine: Int64Array, theirs: Int64Array) -> str:
-    if mine.size != theirs.size:
-        return f"{mine.size} sequences against {theirs.size}"
-    at = int(np.flatnonzero(mine != theirs)[0])
-    return f"sequence {at} has {mine[at]} against {theirs[at]}"
-
-
 def _dtype_of(name: str) -> type[np.bool_] | type[np.int64]:
     return np.bool_ if name in _FLAG_ARRAYS else np.int64
-
-
-def _read_plan(path: Path) -> Plan:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            header = json.loads(archive["header"].tobytes())
-            arrays = {name: archive[name] for name in _ARRAYS}
-    except _UNREADABLE as error:
-        raise PlanError(f"{path}: not a readable plan: {type(error).__name__}: {error}") from error
-    return _restore(str(path), header, arrays)
-
-
-def _restore(source: str, header: Any, arrays: dict[str, np.ndarray]) -> Plan:
-    """Return the plan of a parsed header and arrays, if it is whole."""
-    try:
-        if header["format"] != _FORMAT:
-            raise PlanError(f"format {header['format']}, this dcpack reads {_FORMAT}")
-        padding = None if header["padding"] is None else PaddingRule(**header["padding"])
-        scalars = {name: header[name] for name in _SCALARS}
-        plan = Plan(**arrays, **scalars, padding=padding, cp_sizes=tuple(header["cp_sizes"]), bounds=header["bounds"])
-        digest = header["digest"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PlanError(f"{source}: not a readable plan: {type(error).__name__}: {error}") from error
-    if plan.digest() != digest:
-        raise PlanError(f"{source}: corrupt plan: its digest is {plan.digest()}, the header says {digest}")
-    return plan

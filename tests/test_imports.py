@@ -96,7 +96,8 @@ def test_the_watch_sees_imports() -> None:
 
 GROUND = {"errors", "_checks"}
 FORMS = GROUND | {"topology", "padding", "layout"}
-PLANNING = FORMS | {"bounds", "plans", "_plan_faults", "cost", "packing", "balancing", "sharding"}
+PLAN_PARTS = {"_plan_faults", "_plan_files", "_plan_words"}
+PLANNING = FORMS | {"bounds", "plans", *PLAN_PARTS, "cost", "packing", "balancing", "sharding"}
 PLANNERS = PLANNING | {"scheduling", "api"}
 EXECUTION = PLANNERS | {"comm", "exchange", "loss", "metrics"}
 LOADING = EXECUTION | {"data", "export", "loader", "batched_data_dict"}
@@ -109,8 +110,8 @@ ALLOWED: dict[str, set[str]] = {
     "topology": GROUND | {"_block_order"},
     "padding": GROUND,
     "layout": GROUND,
-    "plans": FORMS | {"_plan_faults"},
-    "_plan_faults": FORMS,
+    "plans": FORMS | PLAN_PARTS,
+    **dict.fromkeys(PLAN_PARTS, FORMS),
     "bounds": FORMS,
     "cost": FORMS,
     "packing": FORMS,

@@ -52,17 +52,15 @@ class DistributedDataLoader:
 
     Example:
         >>> import dcpack
-        >>> config = {"seq_len": 16, "local_batch_size": 1, "communication_backend": "fake"}
+        >>> data, config = [[1] * n for n in (9, 5, 3, 1)], {"seq_len": 16, "local_batch_size": 1}
         >>> def train(communicator):
         ...     with dcpack.build_distributed_dataloader(
-        ...         [{"input_ids": [1] * n} for n in (9, 5, 3, 1)], dcpack.Topology.of_domain(1), config,
-        ...         metadata_fn=lambda sample: dcpack.SampleMetadata(pack_tokens=len(sample["input_ids"])),
+        ...         data, dcpack.Topology.of_domain(1), {**config, "communication_backend": "fake"},
         ...         batch_sampler=dcpack.GlobalBatchSampler(4, global_batch_size=2, shuffle=False),
-        ...     ) as loader:
-        ...         first = next(loader)
-        ...         return first.sample_ids.tolist(), len(loader), loader.state_dict()["step"]
+        ...         metadata_fn=lambda sample: dcpack.SampleMetadata(pack_tokens=len(sample))) as loader:
+        ...         return next(loader).sample_ids.tolist(), len(loader)
         >>> dcpack.run_ranks(1, train)
-        [([0], 4, 0)]
+        [([0], 4)]
     """
 
     def __init__(

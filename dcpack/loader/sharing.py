@@ -33,10 +33,14 @@ def as_failure(error: Exception) -> Exception:
 
 
 @contextlib.contextmanager
-def tell_failure(communicator: Communicator) -> Iterator[None]:
+def tell_failure(communicator: Communicator, *, peer_errors: bool = False) -> Iterator[None]:
     """Raise what the body raises on all ranks, which are or will be in their next call of `communicator`.
 
     Without a failure it costs no call, unlike `Communicator.guard`.
+
+    Args:
+        communicator: whose ranks are told.
+        peer_errors: tell of a `PeerError` too, as it is one of another group; else all ranks know of it.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -52,9 +56,9 @@ def tell_failure(communicator: Communicator) -> Iterator[None]:
     """
     try:
         yield
-    except PeerError:
-        raise  # a call of the group failed, so all know
     except Exception as error:
+        if isinstance(error, PeerError) and not peer_errors:
+            raise
         communicator.agree(as_failure(error))
         raise  # not reached: agree raises where it is given an error
     except BaseException as error:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dcpack._checks import check_int
 from dcpack.comm import Communicator, broadcast_tree
-from dcpack.errors import ArgumentError, PeerError
-from dcpack.loader.sharing import as_failure
+from dcpack.errors import ArgumentError
+from dcpack.loader.sharing import tell_failure
 
 __all__ = ["TPBroadcastDataLoader"]
 
@@ -53,7 +52,7 @@ class TPBroadcastDataLoader:
         self._warned = False
         length: int | None = None
         if self._is_leader:
-            with self._told():
+            with tell_failure(self._communicator, peer_errors=True):  # of a group in which the loader reads
                 if not isinstance(loader, Iterable):
                     raise ArgumentError(f"the leader needs a loader to iterate, got {type(loader).__name__}")
                 length = _length_of(loader)
@@ -64,7 +63,7 @@ class TPBroadcastDataLoader:
         while True:
             message = None
             if self._is_leader:
-                with self._told():
+                with tell_failure(self._communicator, peer_errors=True):
                     if iterator is None:
                         assert self.loader is not None
                         iterator = iter(self.loader)
@@ -103,22 +102,6 @@ class TPBroadcastDataLoader:
             self._warned = True
             text = f"set_epoch has no effect: neither {type(self.loader).__name__} nor a sampler of it has set_epoch"
             warnings.warn(text, stacklevel=2)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell the peers, who wait for the leader's message, what the body raises: they raise it, too.
-
-        Unlike `dcpack.loader.sharing.tell_failure`, a `PeerError` too: it is of a group in which the loader reads.
-        """
-        try:
-            yield
-        except Exception as error:
-            self._communicator.agree(as_failure(error))
-            raise  # not reached: agree raises where it is given an error
-        except BaseException as error:
-            with contextlib.suppress(PeerError):
-                self._communicator.agree(error)
-            raise
 
 
 def _length_of(loader: Any) -> int | None:

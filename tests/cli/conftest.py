@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +66,31 @@ def process() -> Callable[..., Outcome]:
             env=environment,
         )
         return Outcome(code=done.returncode, out=(done.stdout or b"").decode(), err=done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture
+def terminal() -> Callable[..., Outcome]:
+    """Run `dcpack` in a process of its own whose standard error is a terminal of 80 columns; that is `err`."""
+
+    def run(*arguments: Any) -> Outcome:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (25, 80))
+        command = [sys.executable, "-m", "dcpack", *map(str, arguments)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            try:
+                while part := os.read(ours, 4096):
+                    shown += part
+            except OSError:
+                pass  # how Linux says that the other end was closed
+            finally:
+                os.close(ours)
+            assert process.stdout is not None
+            out = process.stdout.read()
+            return Outcome(code=process.wait(TIMEOUT_S), out=out.decode(), err=shown.decode())
 
     return run
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,26 +110,11 @@ def test_no_progress_bar_where_nobody_watches(lengths_file: Path, process: Run) 
 
 
 @pytest.mark.parametrize("more", [(), ("--scheduler", "in_order", "packing_aware", "--max-steps", "2")])
-def test_the_progress_bar_counts_plans(more: tuple[str, ...], lengths_file: Path) -> None:
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (25, 80))
-    command = [sys.executable, "-m", "dcpack", "plan", str(lengths_file), *SMALL, *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 4096):
-                shown += part
-        except OSError:
-            pass  # how Linux says that the other end was closed
-        finally:
-            os.close(ours)
-        assert process.stdout is not None
-        table = process.stdout.read()
-        assert process.wait(TIMEOUT_S) == 0
+def test_the_progress_bar_counts_plans(more: tuple[str, ...], lengths_file: Path, terminal: Run) -> None:
+    done = terminal("plan", lengths_file, *SMALL, *more)
+    assert done.code == 0
     # Three steps of two sequences under six strategies, or two under two.
-    count = b"4/4" if more else b"18/18"
-    assert b"planning: 100%" in shown
-    assert count in shown
-    assert b"packing_aware" in table
-    assert b"planning:" not in table
+    assert "planning: 100%" in done.err
+    assert ("4/4" if more else "18/18") in done.err
+    assert "packing_aware" in done.out
+    assert "planning:" not in done.out

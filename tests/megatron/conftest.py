@@ -19,13 +19,5 @@ for _folder in (_HERE, _HERE.parent, _HERE.parent / "torch"):
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Any]]:
     """Run a function of `megatron_bodies` on real processes and return what each returned."""
-    launcher = importlib.import_module("torch_ranks")
     bodies = importlib.import_module("megatron_bodies")
-    folder = tmp_path_factory.mktemp("processes")
-
-    def run(size: int, body: str, *args: Any, deadline_s: float = 100.0) -> list[Any]:
-        outcomes = launcher.launch(size, getattr(bodies, body), *args, folder=folder, deadline_s=deadline_s)
-        assert [outcome.error for outcome in outcomes] == [""] * size, [outcome.stderr for outcome in outcomes]
-        return [outcome.result for outcome in outcomes]
-
-    return run
+    return importlib.import_module("torch_ranks").launch_bodies(bodies, tmp_path_factory.mktemp("processes"))

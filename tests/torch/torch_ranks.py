@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import process_ranks
 import torch.distributed as dist
 from process_ranks import Outcome, require_contract
 
-__all__ = ["Outcome", "launch", "require_contract", "stores"]
+__all__ = ["Outcome", "launch", "launch_bodies", "require_contract", "stores"]
 
 stores: Any = dist  # type checkers know no public name of the stores
 
@@ -29,6 +30,17 @@ def launch(size: int, body: Callable[..., Any], *args: Any, store: str = "file",
     """
     prepare = {"file": _with_file_store, "tcp": _with_tcp_store, "none": None}[store]
     return process_ranks.launch(size, body, *args, prepare=prepare, **options)
+
+
+def launch_bodies(bodies: ModuleType, folder: Path) -> Callable[..., list[Any]]:
+    """Return ``run(size, body, *args)``: a function of `bodies`, by name, on processes; what each returned."""
+
+    def run(size: int, body: str, *args: Any, deadline_s: float = 100.0) -> list[Any]:
+        outcomes = launch(size, getattr(bodies, body), *args, folder=folder, deadline_s=deadline_s)
+        assert [outcome.error for outcome in outcomes] == [""] * size, [outcome.stderr for outcome in outcomes]
+        return [outcome.result for outcome in outcomes]
+
+    return run
 
 
 def _with_file_store(rank: int, size: int, place: Path) -> None:
