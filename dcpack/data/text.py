@@ -65,6 +65,9 @@ def count_tokens(text: str, tokenizer: str) -> int:
         text: the document.
         tokenizer: ``"bytes"`` counts UTF-8 bytes and the end of the document, ``"whitespace"`` counts words.
 
+    Raises:
+        ArgumentError: an unknown tokenizer, or a text that cannot be UTF-8.
+
     Example:
         >>> count_tokens("two words", "bytes"), count_tokens("two words", "whitespace")
         (10, 2)
