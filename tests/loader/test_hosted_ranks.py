@@ -85,10 +85,11 @@ def test_the_batch_of_a_process_holds_those_of_its_ranks(mode: str, drop_last: b
                 theirs[0].cp_ranks,
             )
             assert batch.is_dummy == all(other.is_dummy for other in theirs)
-            ids = Counter(i for other in theirs if other.cp_rank == 0 for i in other.sample_ids.tolist())
-            assert ids <= Counter(batch.sample_ids.tolist())
-            assert set(batch.sample_ids.tolist()) == {i for other in theirs for i in other.sample_ids.tolist()}
+            groups = {other.cp_ranks: other.sample_ids.tolist() for other in theirs}  # what several share counts once
+            assert batch.sample_ids.tolist() == [i for ids in groups.values() for i in ids]
             shared += sum(other.cp_size > 1 for other in theirs)
+        if by_index(mode):
+            assert set(hosted[process][1]) <= {i for batch in batches for i in batch.sample_ids.tolist()}
     assert shared > 0
     # Each sample is read once, and every step is the plain sampler's.
     wanted = plain_steps(53, global_batch_size=12, seed=5, drop_last=drop_last)
@@ -96,6 +97,30 @@ def test_the_batch_of_a_process_holds_those_of_its_ranks(mode: str, drop_last: b
     for step, samples in enumerate(wanted):
         found = {i for batches, *_ in hosted for b in batches if b.step == step for i in b.sample_ids.tolist()}
         assert found - {-1} == set(samples)
+
+
+@pytest.mark.parametrize("mode", PLANNED)
+def test_loads_and_moves_are_of_processes(mode: str) -> None:
+    homes = [0, 0, 1, 1]
+
+    def planned_of(mesh: Topology, local: int) -> Any:
+        with build(mesh, mode, Numbered(), local=local) as loader:
+            next(loader)
+            return loader.last_planned
+
+    alone = on_ranks(4, lambda _: planned_of(domain(4), 3))[0]
+    for hosted in on_ranks(2, lambda _: planned_of(Topology.of_domain(4, process_of_rank=homes), 6)):
+        before = alone.loads_before
+        assert hosted.loads_before == pytest.approx((before[0] + before[1], 0, before[2] + before[3], 0))
+        assert hosted.loads_after == alone.loads_after
+        (plan,) = hosted.plans
+        moved = set()
+        for b in range(plan.num_bins):
+            for sequence in plan.sequence_ids[plan.offsets[b] : plan.offsets[b + 1]].tolist():
+                reader = sequence // 6  # each process reads 6 of the 12 samples
+                if plan.cp_size[b] > 1 or homes[plan.first_rank[b]] != reader:
+                    moved.add(sequence)
+        assert hosted.num_moved == len(moved) < alone.num_moved
 
 
 @pytest.mark.parametrize("mode", ["online", "metadata"])
