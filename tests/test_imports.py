@@ -324,6 +324,13 @@ def test_every_module_is_documented() -> None:
     assert [name for name in MODULES if not ast.get_docstring(ast.parse(MODULES[name].read_text()))] == []
 
 
+def test_no_file_is_longer_than_a_reader_has_patience() -> None:
+    files = [*MODULES.values(), *sorted((ROOT.parent / "backends").rglob("*.py"))]
+    assert len(files) > len(MODULES) + 30
+    lengths = {str(path.relative_to(ROOT.parent)): len(path.read_text().splitlines()) for path in files}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
 def sort_key(name: str) -> tuple[int, list[tuple[int, int | str]]]:
     """The order of ruff's RUF022: constants, classes, the rest; numbers inside names count as numbers."""
     kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2

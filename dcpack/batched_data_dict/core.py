@@ -10,11 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
+from dcpack._checks import check_int, list_offenders
 from dcpack.batched_data_dict.arrays import array_kind_of
 from dcpack.batched_data_dict.columns import ColumnKind
 from dcpack.batched_data_dict.kinds import count_rows, kind_of
+from dcpack.batched_data_dict.microbatches import even_chunks
 from dcpack.batched_data_dict.options import MOST_TOKENS, DynamicBatching, SequencePacking, as_options
+from dcpack.batched_data_dict.row_numbers import row_numbers, rows_in_order
 from dcpack.batched_data_dict.sharding import Shard, shard_rows
 from dcpack.batched_data_dict.stacking import gather_columns, stack_columns
 from dcpack.comm import Communicator
@@ -153,7 +155,7 @@ class BatchedDataDict(UserDict[Any, Any]):
             >>> BatchedDataDict({"x": [*"abcd"]}).select_indices([3, 0, 0])
             {'x': ['d', 'a', 'a']}
         """
-        rows = self._row_numbers("indices", indices)
+        rows = row_numbers("indices", indices, self.size)
         return type(self)(self._columns(lambda kind, column: kind.take(column, rows)))
 
     def chunk(self, rank: int, chunks: int) -> SlicedDataDict:
@@ -186,15 +188,7 @@ class BatchedDataDict(UserDict[Any, Any]):
             >>> batch
             {'x': [1, 2, 3]}
         """
-        size = self.size
-        keys = as_lengths("indices", _host(indices))
-        if keys.size != size:
-            raise ArgumentError(f"indices must hold one number for each of {size} rows, got {keys.size}")
-        rows = np.argsort(keys, kind="stable")
-        if repeated := np.unique(keys[rows][1:][np.diff(keys[rows]) == 0]).tolist():
-            raise ArgumentError(
-                f"indices must be all different, repeated: {list_offenders([str(i) for i in repeated])}"
-            )
+        rows = rows_in_order(indices, self.size)
         self.data = self._columns(lambda kind, column: kind.take(column, rows))
         self._set_bounds(None)
 
@@ -307,16 +301,7 @@ class BatchedDataDict(UserDict[Any, Any]):
             batch_size = check_int("batch_size", batch_size, minimum=1)
         counts = self.elem_counts_per_gb
         if counts is None:
-            if batch_size is None:
-                raise ArgumentError(
-                    "get_batch needs a batch_size, as no micro-batches were made by shard_by_batch_size"
-                )
-            if size % batch_size:
-                raise ArgumentError(
-                    f"batch_size must divide the {size} rows, got {batch_size}: "
-                    f"{size % batch_size} would be in no chunk"
-                )
-            counts = [batch_size] * (size // batch_size)
+            counts = even_chunks(size, batch_size)
         elif batch_size is not None and not self._is_packed and set(counts) != {batch_size}:
             raise ArgumentError(f"batch_size must be the {counts[0]} rows of a chunk on this shard, got {batch_size}")
         if not counts:
@@ -372,14 +357,6 @@ class BatchedDataDict(UserDict[Any, Any]):
     def _columns(self, change: Callable[[ColumnKind, Any], Any]) -> dict[Any, Any]:
         return {key: change(kind, self.data[key]) for key, kind in self._kinds().items()}
 
-    def _row_numbers(self, name: str, indices: Any) -> Int64Array:
-        size = self.size
-        rows = as_lengths(name, _host(indices))
-        if over := np.flatnonzero(rows >= size).tolist():
-            listed = list_offenders([f"{name}[{i}] = {rows[i]}" for i in over])
-            raise ArgumentError(f"{name} must be below the {size} rows: {listed}")
-        return rows
-
     def _take_shard(self, shard: Shard, is_packed: bool) -> SlicedDataDict:
         part = SlicedDataDict(self._columns(lambda kind, column: kind.take(column, shard.rows)))
         if shard.chunks:
@@ -418,8 +395,3 @@ class SlicedDataDict(BatchedDataDict):
         >>> isinstance(batch.slice(0, 1), SlicedDataDict)
         True
     """
-
-
-def _host(indices: Any) -> Any:
-    kind = array_kind_of(indices)
-    return indices if kind is None else kind.to_host(indices)

@@ -9,8 +9,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dcpack._checks import Int64Array
+from dcpack.errors import ArgumentError
 
-__all__ = ["ShardChunk"]
+__all__ = ["ShardChunk", "even_chunks"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,3 +44,19 @@ class ShardChunk:
         places = accumulate((len(rows) for rows in bins), initial=0)
         lengths = [int(padded[rows].sum()) for rows in bins]
         return cls(rows=np.concatenate(bins), bounds=[[*pair] for pair in pairwise(places)], lengths=lengths)
+
+
+def even_chunks(size: int, batch_size: int | None) -> list[int]:
+    """Return the rows of each chunk of a batch of `size` rows, where no sharding has made micro-batches.
+
+    Example:
+        >>> even_chunks(6, 2)
+        [2, 2, 2]
+    """
+    if batch_size is None:
+        raise ArgumentError("get_batch needs a batch_size, as no micro-batches were made by shard_by_batch_size")
+    if size % batch_size:
+        raise ArgumentError(
+            f"batch_size must divide the {size} rows, got {batch_size}: {size % batch_size} would be in no chunk"
+        )
+    return [batch_size] * (size // batch_size)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int, check_items, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_int, check_items, list_offenders
 from dcpack.comm.failures import name_ranks
 from dcpack.errors import ArgumentError, PeerError
 
-__all__ = ["check_partition", "describe_sides", "require_same", "untransposed_counts"]
+__all__ = ["check_counts", "check_partition", "describe_sides", "require_same", "untransposed_counts"]
 
 
 def describe_sides(values: Sequence[str], ranks: Sequence[int]) -> str:
@@ -103,3 +104,24 @@ def check_partition(partition: Iterable[Iterable[int]], size: int) -> tuple[tupl
         bounds = f"each member 0 to {size - 1}"
         raise ArgumentError(f"partition must hold {bounds} exactly once: {list_offenders(offenders)}")
     return blocks
+
+
+def check_counts(
+    shape: tuple[int, ...], send_counts: Any, recv_counts: Any, size: int
+) -> tuple[Int64Array, Int64Array]:
+    """Return the counts of an all-to-all as int64[size] each, if they fit a buffer of `shape` and the group.
+
+    Example:
+        >>> check_counts((3,), [1, 2], [0, 4], 2)
+        (array([1, 2]), array([0, 4]))
+    """
+    if len(shape) != 1:
+        raise ArgumentError(f"the buffer of all_to_all must be one-dimensional, got shape {shape}")
+    sent, expected = as_lengths("send_counts", send_counts), as_lengths("recv_counts", recv_counts)
+    for name, counts in (("send_counts", sent), ("recv_counts", expected)):
+        if len(counts) != size:
+            raise ArgumentError(f"{name} must hold one count for each of {size} members, got {len(counts)}")
+    if sent.sum() != shape[0]:
+        total = int(sent.sum())
+        raise ArgumentError(f"send_counts must add up to the {shape[0]} elements of the buffer, got {total}")
+    return sent, expected

@@ -11,15 +11,15 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
-from dcpack.comm.agreement import check_partition, untransposed_counts
-from dcpack.comm.control import ControlRecord, count_checksums
+from dcpack._checks import Int64Array, check_int, list_offenders
+from dcpack.comm.agreement import check_counts, check_partition, untransposed_counts
+from dcpack.comm.control import ControlRecord, common_limit, count_checksums, shape_text
 from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, dtype_from_name, from_bytes, wire_name
+from dcpack.comm.guard import Guard
 from dcpack.comm.membership import GroupMember, Prepared
 from dcpack.comm.rounds import all_gather_in_rounds, all_to_all_in_rounds, broadcast_in_rounds
 from dcpack.errors import ArgumentError, PeerError
@@ -82,7 +82,7 @@ class Communicator(GroupMember):
         payload, records, blocks = self._synchronise("all_gather", prepare)
         self._require_same("dtypes", [record.dtype for record in records])
         shapes = [record.shape or () for record in records]
-        self._require_same("shapes (* may differ)", [_shape_text(record) for record in records])
+        self._require_same("shapes (* may differ)", [shape_text(record) for record in records])
         sizes = [record.num_bytes for record in records]
         if self._came_inline(records):
             parts = [self._join([block], [size]) for block, size in zip(blocks, sizes, strict=True)]
@@ -93,7 +93,7 @@ class Communicator(GroupMember):
                     payload,
                     sizes,
                     rank=self.rank,
-                    limit=_common_limit(records),
+                    limit=common_limit(records),
                     allocate=self._allocate,
                 )
         self._bytes_sent += sizes[self.rank] * (self.size - 1)
@@ -126,7 +126,7 @@ class Communicator(GroupMember):
 
         def prepare() -> Prepared:
             payload, fields = self._prepare_array(buffer)
-            sent, expected = self._check_counts(fields["shape"], send_counts, recv_counts)
+            sent, expected = check_counts(fields["shape"], send_counts, recv_counts, self.size)
             itemsize = self.wire_itemsize(fields["dtype"])
             fields["largest_message"] = int(sent.max()) * itemsize
             fields["send_checksum"], fields["recv_checksum"] = count_checksums(self.rank, sent, expected)
@@ -142,7 +142,7 @@ class Communicator(GroupMember):
         if (checksums[0] - checksums[1]) % 2**64:
             self._raise_untransposed(sent, expected)
         send_sizes, recv_sizes = (sent * itemsize).tolist(), (expected * itemsize).tolist()
-        largest, limit = max(record.largest_message for record in records), _common_limit(records)
+        largest, limit = max(record.largest_message for record in records), common_limit(records)
         self._largest_block = min(largest, limit)
         if self._came_inline(records):
             received = self._join(blocks, recv_sizes)
@@ -201,7 +201,7 @@ class Communicator(GroupMember):
                     lambda chunk, size: self._broadcast_bytes(chunk, size, source),
                     payload,
                     sent.num_bytes,
-                    limit=_common_limit(records),
+                    limit=common_limit(records),
                     allocate=self._allocate,
                 )
         if self.rank == source:
@@ -250,7 +250,7 @@ class Communicator(GroupMember):
             ...     print(str(error).splitlines()[0])
             rank 0 failed in agree (call 0): ZeroDivisionError: integer division or modulo by zero
         """
-        return _Guard(self)
+        return Guard(self)
 
     def barrier(self) -> None:
         """Return when all members have called it."""
@@ -379,7 +379,7 @@ class Communicator(GroupMember):
     def _came_inline(self, records: Sequence[ControlRecord]) -> bool:
         """Whether what this call moves came with the control records: all members find the same."""
         largest = max(record.largest_message for record in records)
-        return self.inline_bytes > 0 and largest <= min(self.inline_bytes, _common_limit(records))
+        return self.inline_bytes > 0 and largest <= min(self.inline_bytes, common_limit(records))
 
     def _join(self, blocks: Sequence[Any], sizes: Sequence[int]) -> Any:
         """Return the first bytes of each block, end to end, in memory of their own."""
@@ -394,43 +394,3 @@ class Communicator(GroupMember):
         payload, dtype, shape = self.to_wire(array)
         num_bytes = len(payload)
         return payload, {"dtype": dtype, "shape": shape, "num_bytes": num_bytes, "largest_message": num_bytes}
-
-    def _check_counts(
-        self, shape: tuple[int, ...], send_counts: Any, recv_counts: Any
-    ) -> tuple[Int64Array, Int64Array]:
-        if len(shape) != 1:
-            raise ArgumentError(f"the buffer of all_to_all must be one-dimensional, got shape {shape}")
-        sent, expected = as_lengths("send_counts", send_counts), as_lengths("recv_counts", recv_counts)
-        for name, counts in (("send_counts", sent), ("recv_counts", expected)):
-            if len(counts) != self.size:
-                raise ArgumentError(f"{name} must hold one count for each of {self.size} members, got {len(counts)}")
-        if sent.sum() != shape[0]:
-            total = int(sent.sum())
-            raise ArgumentError(f"send_counts must add up to the {shape[0]} elements of the buffer, got {total}")
-        return sent, expected
-
-
-class _Guard(contextlib.AbstractContextManager[None]):
-    """See `Communicator.guard`; a class, so that a forgotten context never calls a verb when it is collected."""
-
-    def __init__(self, communicator: Communicator) -> None:
-        self._communicator = communicator
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None or isinstance(error, Exception):
-            self._communicator.agree(error)
-        else:
-            with contextlib.suppress(PeerError):
-                self._communicator.agree(error)
-
-
-def _shape_text(record: ControlRecord) -> str:
-    """The shape with its free dim starred, for example ``(*, 3)``."""
-    shape = record.shape or ()
-    return f"({', '.join(['*', *map(str, shape[1:])])})" if shape else "()"
-
-
-def _common_limit(records: Sequence[ControlRecord]) -> int:
-    return min(record.max_message_bytes for record in records)

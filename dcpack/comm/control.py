@@ -7,6 +7,7 @@ has. From the records of a group every rank concludes the same: go on, or raise 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from dcpack._checks import Int64Array
 from dcpack.errors import ArgumentError
 
-__all__ = ["MAX_NDIM", "RECORD_BYTES", "VERBS", "ControlRecord", "count_checksums"]
+__all__ = ["MAX_NDIM", "RECORD_BYTES", "VERBS", "ControlRecord", "common_limit", "count_checksums", "shape_text"]
 
 VERBS: tuple[str, ...] = ("all_gather", "all_to_all", "broadcast", "agree", "barrier", "split", "dup")
 """The calls that ranks make together, in the order of their numbers on the wire."""
@@ -159,3 +160,14 @@ def count_checksums(rank: int, send_counts: Int64Array, recv_counts: Int64Array)
     sent = _hash(here, peers, send_counts).sum(dtype=np.uint64)
     received = _hash(peers, here, recv_counts).sum(dtype=np.uint64)
     return int(sent), int(received)
+
+
+def shape_text(record: ControlRecord) -> str:
+    """Return the shape with its free dim starred, for example ``(*, 3)``."""
+    shape = record.shape or ()
+    return f"({', '.join(['*', *map(str, shape[1:])])})" if shape else "()"
+
+
+def common_limit(records: Sequence[ControlRecord]) -> int:
+    """Return the bound on one message that holds for all."""
+    return min(record.max_message_bytes for record in records)

@@ -3,7 +3,8 @@
 from dcpack.cost.attention import AttentionPattern, Chunked, SlidingWindow, causal_pairs, full_pairs, get_attention
 from dcpack.cost.base import CostModel
 from dcpack.cost.devices import DEVICES, Device, get_device
-from dcpack.cost.measured import COEFFICIENTS, FitReport, MeasuredCost
+from dcpack.cost.fitting import COEFFICIENTS, FitReport
+from dcpack.cost.measured import MeasuredCost
 from dcpack.cost.models import MODELS, TransformerModel, get_model
 from dcpack.cost.presets import cost_to_json, get_cost
 from dcpack.cost.quadratic import QuadraticCost

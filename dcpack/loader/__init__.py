@@ -7,6 +7,7 @@ from dcpack.loader.cp_planner import CPPlanning
 from dcpack.loader.loader import DistributedDataLoader
 from dcpack.loader.loggers import log_to_tensorboard, log_to_wandb
 from dcpack.loader.planned_cp import packed_fields
+from dcpack.loader.protocols import BalancingAlgorithm, BatchSampler, ExternalStepSource
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.specs import TensorFieldSpec
 from dcpack.loader.stages import LoaderClosedError, Span
@@ -15,9 +16,6 @@ from dcpack.loader.text_rows import TextRows
 from dcpack.loader.tp_broadcast import TPBroadcastDataLoader
 from dcpack.loader.types import (
     OVERSIZED_POLICIES,
-    BalancingAlgorithm,
-    BatchSampler,
-    ExternalStepSource,
     PackingConstraints,
     SampleKey,
     SampleMetadata,

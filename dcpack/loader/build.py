@@ -20,13 +20,14 @@ from dcpack.loader.planned_cp import PlannedCPSteps
 from dcpack.loader.planned_cp_metadata import PlannedCPMetadataSteps
 from dcpack.loader.planning import WindowPlanner
 from dcpack.loader.policies import choose_policy
+from dcpack.loader.protocols import BalancingAlgorithm, BatchSampler, ExternalStepSource
 from dcpack.loader.reading import SampleReader
 from dcpack.loader.roles import Roles, assign_roles
 from dcpack.loader.rounds import SamplerRounds, SamplerSource
 from dcpack.loader.rules import Request, check_dataloader_kwargs
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.text_rows import TextRows
-from dcpack.loader.types import BalancingAlgorithm, BatchSampler, ExternalStepSource, PackingConstraints, SampleMetadata
+from dcpack.loader.types import PackingConstraints, SampleMetadata
 
 __all__ = ["build_distributed_dataloader"]
 

@@ -335,33 +335,15 @@ class DistributedDataLoader:
         if self._has_started:
             raise ArgumentError("load_state_dict must come before the first batch is taken")
         loaded = LoaderState.from_dict(state, self._fingerprint)
-        self._check_position(loaded)
+        if self._sampler is not None:
+            loaded.check_position(self._sampler)
         if self._maker is not None:
-            if loaded.source is None:
-                raise ArgumentError(
-                    "this rank needs the state of a rank that builds batches, the one given is of a rank that receives"
-                )
-            if loaded.source.get("epoch", loaded.epoch) != loaded.epoch:
-                raise ArgumentError(
-                    f"the state is of epoch {loaded.epoch}, its source of epoch {loaded.source['epoch']}"
-                )
-            self._maker.load_source_state(loaded.source)
+            self._maker.load_source_state(loaded.source_of_builder())
         elif self._sampler is not None and loaded.source is not None:
             self._sampler.load_state_dict(loaded.source)
         self._epoch, self._step, self._source = loaded.epoch, loaded.step, loaded.source
         if self._ahead is not None:
             self._ahead.begin(loaded.epoch, loaded.step)
-
-    def _check_position(self, loaded: LoaderState) -> None:
-        """Refuse a state whose step and source are not of the same moment: one of them was damaged."""
-        if self._sampler is None or loaded.source is None:
-            return
-        given = loaded.source.get("consumed_samples")
-        expected = min(loaded.step * self._sampler.global_batch_size, self._sampler.num_used)
-        if given != expected:
-            raise ArgumentError(
-                f"the state is of step {loaded.step}, behind {expected} samples; its source has given {given!r}"
-            )
 
     # ---- numbers -------------------------------------------------------------------------------------------------
 

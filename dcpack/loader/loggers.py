@@ -27,6 +27,9 @@ def log_to_tensorboard(writer: _ScalarWriter, *, first_step: int = 0) -> Callabl
         writer: with ``add_scalar(tag, value, step)``.
         first_step: number of the loader's first step, where a run was resumed.
 
+    Raises:
+        ArgumentError: an object without that method, or a number below 0.
+
     Example:
         >>> class Writer:
         ...     def add_scalar(self, tag, value, step):
@@ -50,6 +53,9 @@ def log_to_wandb(run: _Run, *, first_step: int = 0) -> Callable[[StepRecord], No
     Args:
         run: with ``log(values, step=...)``.
         first_step: number of the loader's first step, where a run was resumed.
+
+    Raises:
+        ArgumentError: an object without that method, or a number below 0.
 
     Example:
         >>> class Run:

@@ -10,7 +10,8 @@ import numpy as np
 
 from dcpack._checks import BoolArray, Float64Array, Int64Array
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
-from dcpack.loader.types import BalancingAlgorithm, PackingConstraints, WorkloadCost
+from dcpack.loader.protocols import BalancingAlgorithm
+from dcpack.loader.types import PackingConstraints, WorkloadCost
 from dcpack.loader.windows import Placement, Policy, Rows, Window, makespan_of, rows_of_plan
 from dcpack.scheduling import Scheduler
 from dcpack.scheduling.balanced import Balanced

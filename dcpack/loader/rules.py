@@ -16,10 +16,10 @@ from dcpack.loader.cp_planner import CPPlanning
 from dcpack.loader.deliver import check_batch_spec
 from dcpack.loader.metadata_mode import Metadata, open_metadata
 from dcpack.loader.policies import choose_policy, plans_cp
+from dcpack.loader.protocols import ExternalStepSource
 from dcpack.loader.roles import Roles
 from dcpack.loader.rounds import check_sampler
 from dcpack.loader.sampler import GlobalBatchSampler
-from dcpack.loader.types import ExternalStepSource
 from dcpack.scheduling.driver import get_scheduler
 
 __all__ = ["MODES", "Request", "check_dataloader_kwargs"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from dcpack._checks import check_int, check_names, list_offenders
 from dcpack.errors import ArgumentError
+from dcpack.loader.sampler import GlobalBatchSampler
 
 __all__ = ["STATE_VERSION", "LoaderState"]
 
@@ -86,3 +87,32 @@ class LoaderState:
             step=check_int("step of the state", values["step"], minimum=0),
             source=None if source is None else copy.deepcopy(dict(source)),
         )
+
+    def check_position(self, sampler: GlobalBatchSampler) -> None:
+        """Refuse a state whose step and source are not of the same moment: one of them was damaged.
+
+        Raises:
+            ArgumentError: the source has given other samples than the steps took.
+        """
+        if self.source is None:
+            return
+        given = self.source.get("consumed_samples")
+        expected = min(self.step * sampler.global_batch_size, sampler.num_used)
+        if given != expected:
+            raise ArgumentError(
+                f"the state is of step {self.step}, behind {expected} samples; its source has given {given!r}"
+            )
+
+    def source_of_builder(self) -> Mapping[str, Any]:
+        """Return the state of the source, for a rank that builds batches.
+
+        Raises:
+            ArgumentError: there is none, or it is of another epoch.
+        """
+        if self.source is None:
+            raise ArgumentError(
+                "this rank needs the state of a rank that builds batches, the one given is of a rank that receives"
+            )
+        if self.source.get("epoch", self.epoch) != self.epoch:
+            raise ArgumentError(f"the state is of epoch {self.epoch}, its source of epoch {self.source['epoch']}")
+        return self.source

@@ -27,14 +27,11 @@ from dcpack.scheduling.token_bins import pack_tokens, slice_ranks
 
 __all__ = ["DynamicCP"]
 
-_MAX_POOLED = 8  # micro-batches
-_MAX_SPEEDS = 3  # micro-batches
+_MAX_POOLED, _MAX_SPEEDS = 8, 3  # micro-batches
 _POOLED_TARGETS = (1.15, 1.35, 1.6)
 _FEW_SIZES = 16
 _LARGE = 1 << 26  # sequences times ranks from which the rule of `packing_aware` takes too long
-_EVEN = 1.005
-_NEAR = 1.01
-_GOOD = 1.02
+_EVEN, _NEAR, _GOOD = 1.005, 1.01, 1.02
 _USUAL_CP = 1.45  # times the mean CP of the rule
 _LITTLE_CP = 0.02  # added price of the mean CP over that of the rule: 1.4 times its mean CP
 
