@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dcpack._checks import check_cost, check_items, check_kinds, exact_sum
 from dcpack.cost import CostModel
 from dcpack.exchange import PackedBatch, Routes
 from dcpack.plans import Plan
@@ -24,6 +25,7 @@ def mean_cp_size(plan: Plan) -> float:
         >>> mean_cp_size(dcpack.plan([150, 50], num_ranks=3, capacity=100))
         1.75
     """
+    check_kinds(plan=(plan, Plan))
     tokens = plan.entry_lengths
     total = int(tokens.sum())
     return 1.0 + float((tokens * (plan.cp_size[plan.entry_bin] - 1)).sum()) / total if total else 1.0
@@ -40,6 +42,7 @@ def num_cut_sequences(plan: Plan) -> int:
         >>> num_cut_sequences(dcpack.pack([9, 4], capacity=8, overlong="split"))
         1
     """
+    check_kinds(plan=(plan, Plan))
     pieces = np.bincount(plan.sequence_ids, minlength=plan.num_sequences)
     return int(np.count_nonzero((pieces > 1) | ((pieces == 1) & (plan.dropped > 0))))
 
@@ -65,6 +68,8 @@ def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
         >>> metrics["plan/utilization"], metrics["plan/mean_cp_size"]
         (0.9, 1.0)
     """
+    check_kinds(plan=(plan, Plan))
+    check_cost(cost)
     tokens, padded = int(plan.entry_lengths.sum()), int(plan.bin_padded_tokens.sum())
     slots = plan.num_microbatches * plan.num_ranks * plan.rows_per_rank * plan.capacity
     work = plan.rank_times(cost).sum(axis=0)
@@ -73,7 +78,7 @@ def plan_metrics(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> di
         "plan/num_microbatches": float(plan.num_microbatches),
         "plan/num_sequences": float(plan.num_sequences),
         "plan/num_tokens": float(tokens),
-        "plan/num_dropped_tokens": float(plan.dropped.sum()),
+        "plan/num_dropped_tokens": float(exact_sum(plan.dropped)),
         "plan/num_cut_sequences": float(num_cut_sequences(plan)),
         "plan/num_dummy_bins": float(plan.dummy.sum()),
         "plan/padding_share": 1.0 - tokens / padded if padded else 0.0,
@@ -108,6 +113,7 @@ def route_metrics(routes: Routes) -> dict[str, float]:
         >>> found["exchange/bytes_moved(B)"] == found["exchange/max_bytes_sent(B)"] > 0
         True
     """
+    check_kinds(routes=(routes, Routes))
     sent = [int(routes.send_counts(process).sum()) for process in range(routes.num_processes)]
     return {
         "exchange/bytes_moved(B)": float(routes.bytes_moved),
@@ -137,7 +143,8 @@ def batch_metrics(batches: Iterable[PackedBatch]) -> dict[str, float]:
         >>> found["batch/num_tokens"], found["batch/num_real_tokens"], found["batch/padding_share"]
         (4.0, 3.0, 0.25)
     """
-    found = list(batches)
+    found = list(check_items("batches", batches))
+    check_kinds(**{f"batches[{i}]": (batch, PackedBatch) for i, batch in enumerate(found)})
     slots = sum(batch.num_tokens for batch in found)
     real = sum(int(np.count_nonzero(batch.tokens["segment_ids"])) for batch in found if not batch.is_dummy)
     return {

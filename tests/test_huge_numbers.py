@@ -103,3 +103,10 @@ def test_packing_and_balancing_of_100_000_for_4096() -> None:
     parts = dcpack.balance(lengths, num_parts=4096)
     loads = np.bincount(parts, weights=lengths, minlength=4096)
     assert loads.max() <= 1.001 * max(balance_lower_bound(lengths, 4096), 1)
+
+
+def test_dropped_tokens_beyond_int64_are_counted() -> None:
+    lengths = [2**62] * 5 + [3]
+    options: dict[str, Any] = {"scheduler": "in_order", "cp_sizes": (1,), "on_empty": "dummy", "overlong": "drop"}
+    plan = dcpack.plan(lengths, num_ranks=2, capacity=8, **options)
+    assert plan_metrics(plan, get_cost("quadratic"))["plan/num_dropped_tokens"] == float(5 * 2**62)

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_int, frozen, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_int, exact_sum, frozen, list_offenders
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.packing.base import Bins, Packer
 from dcpack.packing.groups import merge_groups
@@ -203,7 +203,7 @@ class StreamingPacker:
         filled = np.flatnonzero(lengths)
         bins = self._pack(lengths[filled], [entries[i][1] for i in filled.tolist()])
         self._bins = _in_order(bins, filled + self._start)
-        self._num_read, self._num_tokens = lengths.size, int(lengths.sum())
+        self._num_read, self._num_tokens = lengths.size, exact_sum(lengths)
         self._reader, self._ahead = reader, ahead
 
     def _open(self) -> Iterator[_Entry]:

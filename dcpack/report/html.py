@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dcpack._checks import check_choice, check_cost, check_int, check_kinds, check_names, check_path, list_offenders
 from dcpack.cost import CostModel
-from dcpack.plans import Plan
+from dcpack.errors import ArgumentError
+from dcpack.plans import SYNC_MODES, Plan
 from dcpack.report.lengths import LengthSummary
 from dcpack.report.markup import Markup, tag
 from dcpack.report.strategies import StrategyResult
@@ -76,6 +78,27 @@ class HtmlReport:
     cost: CostModel
     sync: str = "microbatch"
 
+    def __post_init__(self) -> None:
+        check_kinds(
+            title=(self.title, str),
+            facts=(self.facts, list | tuple),
+            lengths=(self.lengths, LengthSummary),
+            results=(self.results, list | tuple),
+            plans=(self.plans, Mapping),
+        )
+        if wrong := [repr(fact) for fact in self.facts if not _is_pair_of_texts(fact)]:
+            raise ArgumentError(f"facts must be pairs of texts, got {list_offenders(wrong)}")
+        check_kinds(**{f"results[{i}]": (result, StrategyResult) for i, result in enumerate(self.results)})
+        check_kinds(**{f"plans[{name!r}]": (plan, Plan) for name, plan in self.plans.items()})
+        check_names("plans", self.plans)
+        check_int("step", self.step, minimum=0)
+        check_cost(self.cost)
+        check_choice("sync", self.sync, SYNC_MODES)
+
+
+def _is_pair_of_texts(fact: object) -> bool:
+    return isinstance(fact, tuple) and len(fact) == 2 and all(isinstance(text, str) for text in fact)
+
 
 def save_html_report(path: str | Path, report: HtmlReport) -> None:
     """Write the page to `path`; it opens in any browser, without a network.
@@ -105,6 +128,8 @@ def save_html_report(path: str | Path, report: HtmlReport) -> None:
         ...     "my data" in Path(folder, "report.html").read_text()
         True
     """
+    check_kinds(report=(report, HtmlReport))
+    file = check_path("path", path)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -125,7 +150,7 @@ def save_html_report(path: str | Path, report: HtmlReport) -> None:
         *_plans(report),
     )
     page = "<!DOCTYPE html>\n" + tag("html", head, body, lang="en") + "\n"
-    Path(path).write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no text
+    file.write_text(page, encoding="utf-8", errors="backslashreplace")  # names of files may be no text
 
 
 def _strategies(report: HtmlReport) -> Markup:

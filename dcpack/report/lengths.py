@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import check_int, exact_sum, list_offenders
+from dcpack._checks import as_array, check_int, check_items, check_kinds, exact_sum, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.report.tables import format_table
 
@@ -66,12 +66,14 @@ def summarise_lengths(lengths: npt.NDArray[np.integer[Any]], *, capacities: Sequ
         >>> summary.num_tokens, summary.percentiles[50], summary.above
         (16, 2, {4: (0.25, 0.625)})
     """
-    ordered = np.sort(np.asarray(lengths))
+    lengths = as_array("lengths", lengths)  # no copy of a file that is mapped into memory
+    if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
+        raise ArgumentError(f"lengths must be integers in one dimension, got {lengths.dtype} of shape {lengths.shape}")
+    ordered = np.sort(lengths)
     if ordered.size and ordered[0] < 0:
-        low = np.flatnonzero(np.asarray(lengths) < 0).tolist()
+        low = np.flatnonzero(lengths < 0).tolist()
         raise ArgumentError(f"lengths must be at least 0: {list_offenders([f'{lengths[i]} at {i}' for i in low])}")
-    for capacity in capacities:
-        check_int("capacity", capacity, minimum=1)
+    capacities = [check_int("capacity", capacity, minimum=1) for capacity in check_items("capacities", capacities)]
     count, total = ordered.size, exact_sum(ordered)
     edges = [0, *(2**power for power in range(int(ordered[-1]).bit_length() if count else 0))]
     at = [*(int(i) for i in np.searchsorted(ordered, edges)), count]
@@ -103,6 +105,7 @@ def format_lengths(summary: LengthSummary) -> str:
         >>> print(format_lengths(summarise_lengths(np.array([1, 3]), capacities=[2])).splitlines()[0])
         2 sequences, 4 tokens, mean 2.0
     """
+    check_kinds(summary=(summary, LengthSummary))
     empty = f", {summary.num_empty:,} of them empty" if summary.num_empty else ""
     lines = [f"{summary.num_sequences:,} sequences{empty}, {summary.num_tokens:,} tokens, mean {summary.mean:,.1f}"]
     if summary.percentiles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dcpack._checks import check_kinds
 from dcpack.errors import ArgumentError
 from dcpack.exchange import BatchShape, StaticShapes, shapes_of_bins
 from dcpack.plans import Plan
@@ -52,6 +53,7 @@ class ShapeCount:
 
     def add(self, plan: Plan) -> None:
         """Count the shapes of one plan."""
+        check_kinds(plan=(plan, Plan))
         self.cp_sizes = tuple(sorted({*self.cp_sizes, *plan.cp_sizes}))
         most = int(np.diff(plan.offsets).max(initial=1))  # one number for all: it makes no shapes
         shapes = StaticShapes(

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dcpack._checks import check_choice, check_cost, check_int, check_kinds, check_path
 from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError
 from dcpack.loader import StepRecord
+from dcpack.plans import SYNC_MODES
 from dcpack.report.traces import trace_events
 
 __all__ = ["save_step_trace", "step_trace_events"]
@@ -43,6 +45,12 @@ def step_trace_events(
         >>> [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
         [('step 0', 500000.0, 500000.0), ('wait', 500000.0, 250000.0), ('read', 0.0, 250000.0)]
     """
+    check_kinds(records=(records, list | tuple))
+    check_kinds(**{f"records[{i}]": (record, StepRecord) for i, record in enumerate(records)})
+    check_int("rank", rank, minimum=0)
+    check_choice("sync", sync, SYNC_MODES)
+    if cost is not None:
+        check_cost(cost)
     if not records:
         raise ArgumentError("records must hold at least one step")
     if cost is not None and cost.unit != "s":
@@ -93,7 +101,8 @@ def save_step_trace(
         ...     sorted(json.loads(Path(folder, "trace.json").read_text()))
         ['displayTimeUnit', 'traceEvents']
     """
-    Path(path).write_text(json.dumps(step_trace_events(records, cost, rank=rank, sync=sync)))
+    file = check_path("path", path)
+    file.write_text(json.dumps(step_trace_events(records, cost, rank=rank, sync=sync)))
 
 
 def _simulated(records: Sequence[StepRecord], cost: CostModel, sync: str, zero: float) -> list[dict[str, Any]]:

@@ -9,14 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array, as_lengths, check_choice
+from dcpack._checks import (
+    Float64Array,
+    Int64Array,
+    as_lengths,
+    check_choice,
+    check_cost,
+    check_int,
+    check_items,
+    check_kinds,
+    check_names,
+)
 from dcpack.api import plan
 from dcpack.cost import CostModel
 from dcpack.errors import InfeasibleError
 from dcpack.metrics import mean_cp_size, num_cut_sequences
-from dcpack.packing import apply_overlong
+from dcpack.packing import OVERLONG_POLICIES, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
-from dcpack.plans import Plan
+from dcpack.plans import SYNC_MODES, Plan
+from dcpack.scheduling import ON_EMPTY
 from dcpack.topology import legal_cp_sizes
 
 __all__ = [
@@ -67,6 +78,23 @@ class Cluster:
     max_sequences: int | None = None
     on_empty: str = "dummy"
 
+    def __post_init__(self) -> None:
+        check_capacity(self.capacity, self.padding)
+        check_int("num_ranks", self.num_ranks, minimum=1, maximum=2**24)
+        legal_cp_sizes(self.num_ranks, max_cp_size=self.max_cp_size)
+        if isinstance(self.cp_sizes, str):
+            legal_cp_sizes(1, self.cp_sizes)
+        else:
+            as_lengths("cp_sizes", self.cp_sizes, minimum=1)
+        for name in ("min_cp_size", "microbatch_multiple"):
+            check_int(name, getattr(self, name), minimum=1)
+        if self.max_sequences is not None:
+            check_int("max_sequences", self.max_sequences, minimum=1)
+        check_cost(self.cost)
+        check_choice("overlong", self.overlong, OVERLONG_POLICIES)
+        check_choice("sync", self.sync, SYNC_MODES)
+        check_choice("on_empty", self.on_empty, ON_EMPTY)
+
     def plan(self, lengths: Any, **options: Any) -> Plan:
         """Return a plan for this cluster; `options` win over what it says of CP sizes and bins."""
         chosen: dict[str, Any] = {
@@ -95,10 +123,9 @@ class Cluster:
 
     def static_cp_size(self, lengths: Int64Array) -> int:
         """Return the smallest legal CP size that divides the ranks and holds the longest sequence, else the largest."""
-        check_capacity(self.capacity, self.padding)
         sizes = legal_cp_sizes(self.num_ranks, max_cp_size=self.max_cp_size)
         sizes = [size for size in sizes if self.num_ranks % size == 0]
-        longest = int(lengths.max(initial=0))
+        longest = int(as_lengths("lengths", lengths).max(initial=0))
         return next((s for s in sizes if longest_fitting_length(self.capacity, s, self.padding) >= longest), sizes[-1])
 
 
@@ -126,6 +153,7 @@ class Planned:
     @classmethod
     def of(cls, plan: Plan) -> Planned:
         """Return a plan of the sequences as they are."""
+        check_kinds(plan=(plan, Plan))
         return cls(
             plan=plan,
             num_tokens=int(plan.entry_lengths.sum()),
@@ -285,9 +313,11 @@ def compare_strategies(
         >>> [step.step_time for step in padded.steps] > [step.step_time for step in dynamic.steps]
         True
     """
+    check_kinds(cluster=(cluster, Cluster), done=(done, Callable), inspect=(inspect, Callable | None))
+    names = check_names("names", names)
     results = [StrategyResult(name=check_choice("strategy", name, STRATEGIES)) for name in names]
     work = {name: np.zeros(cluster.num_ranks) for name in names}
-    for number, given in enumerate(steps):
+    for number, given in enumerate(check_items("steps", steps)):
         lengths = as_lengths(f"steps[{number}]", given)
         for result in results:
             if result.failure is None:

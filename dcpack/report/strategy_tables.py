@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from dcpack._checks import check_kinds, list_offenders
+from dcpack.errors import ArgumentError
 from dcpack.report.strategies import StrategyResult
 from dcpack.report.tables import format_bytes, format_table
 
@@ -32,6 +34,8 @@ def strategy_cells(
         >>> headers[0], rows[0][0], len(headers) == len(rows[0])
         ('strategy', 'dynamic_cp', True)
     """
+    _check_results(results, unit)
+    check_kinds(with_planning=(with_planning, bool))
     columns = _COLUMNS + (_BYTE_COLUMNS if any(result.bytes_moved is not None for result in results) else [])
     shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
     columns = columns + _time_columns(shown_unit, scale, with_planning=with_planning)
@@ -64,12 +68,17 @@ def format_strategies(results: Sequence[StrategyResult], *, unit: str, with_plan
     """
     headers, rows = strategy_cells(results, unit=unit, with_planning=with_planning)
     lines = format_table(headers, rows).splitlines()
-    width, name_width = len(max(lines, key=len)), max(len("strategy"), *(len(result.name) for result in results))
+    width, name_width = len(max(lines, key=len)), max(len("strategy"), *(len(result.name) for result in results), 0)
     for k, result in enumerate(results, start=len(lines) - len(results)):
         if result.failure is not None:
             reason = textwrap.shorten(f"- {result.failure}", width - name_width - 1, placeholder=" ...")
             lines[k] = f"{result.name.ljust(name_width)} {reason}"
     return "\n".join(lines)
+
+
+def _check_results(results: Sequence[StrategyResult], unit: str) -> None:
+    check_kinds(results=(results, list | tuple), unit=(unit, str))
+    check_kinds(**{f"results[{i}]": (result, StrategyResult) for i, result in enumerate(results)})
 
 
 _Column = tuple[str, Callable[[StrategyResult], str]]
@@ -125,6 +134,10 @@ def format_steps(results: Sequence[StrategyResult], lengths: Sequence[tuple[int,
         >>> print(format_steps(results, [(4, 16, 5)], unit="cost").splitlines()[-1].split()[:4])
         ['0', '4', '16', '5']
     """
+    _check_results(results, unit)
+    check_kinds(lengths=(lengths, list | tuple))
+    if wrong := [repr(each) for each in lengths if not isinstance(each, tuple) or len(each) != 3]:
+        raise ArgumentError(f"lengths must be three numbers a step, got {list_offenders(wrong)}")
     shown = [result for result in results if result.failure is None]
     shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
     headers = ["step", "sequences", "tokens", "longest"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from dcpack._checks import as_lengths, check_items, check_names, list_offenders
+from dcpack.errors import ArgumentError
+
 __all__ = ["format_bytes", "format_table"]
 
 
@@ -23,14 +26,21 @@ def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right
         apples    3
         nuts     12
     """
+    headers = check_names("headers", headers)
+    given = [check_names(f"rows[{i}]", row) for i, row in enumerate(check_items("rows", rows))]
+    if wrong := [f"row {i} has {len(row)}" for i, row in enumerate(given) if len(row) != len(headers)]:
+        raise ArgumentError(f"rows must have one text for each of {len(headers)} headers: {list_offenders(wrong)}")
+    if not headers:
+        raise ArgumentError("headers must name at least one column")
+    places = range(1, len(headers)) if right is None else as_lengths("right", tuple(check_items("right", right)))
+    to_right = set(map(int, places))
     split = [header.split("\n") for header in headers]
     depth = max(len(lines) for lines in split)
     tops = [[""] * (depth - len(lines)) + lines for lines in split]
     body = [[tops[c][line] for c in range(len(headers))] for line in range(depth)]
-    widths = [max(len(row[c]) for row in [*body, *rows]) for c in range(len(headers))]
+    widths = [max(len(row[c]) for row in [*body, *given]) for c in range(len(headers))]
     rule = ["-" * width for width in widths]
-    lines = [*body, rule, *[list(row) for row in rows]]
-    to_right = range(1, len(headers)) if right is None else right
+    lines = [*body, rule, *map(list, given)]
     return "\n".join(_line(cells, widths, to_right) for cells in lines)
 
 
@@ -49,6 +59,8 @@ def format_bytes(count: float) -> str:
         >>> format_bytes(0), format_bytes(1536), format_bytes(5 * 2**30)
         ('0 B', '1.50 KiB', '5.00 GiB')
     """
+    if not isinstance(count, int | float) or isinstance(count, bool) or not abs(count) < float("inf"):
+        raise ArgumentError(f"count must be a finite number of bytes, got {count!r}")
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = 0
     while power < len(units) - 1 and round(count) >= 1024:  # 1023.9 is written as one of the next unit

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array, check_choice
+from dcpack._checks import Float64Array, Int64Array, check_choice, check_cost, check_kinds
 from dcpack.cost import CostModel
 from dcpack.errors import PlanError
 from dcpack.plans import SYNC_MODES, Plan
@@ -61,6 +61,8 @@ def timeline_of(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> Tim
         >>> timeline_of(plan, dcpack.QuadraticCost()).starts.tolist()
         [0.0, 0.0, 16.0, 16.0]
     """
+    check_kinds(plan=(plan, Plan))
+    check_cost(cost)
     check_choice("sync", sync, SYNC_MODES)
     if plan.num_ranks == 0:
         raise PlanError("a plan without ranks has no timeline; make it with dcpack.plan")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dcpack._checks import check_path
 from dcpack.cost import CostModel
 from dcpack.plans import Plan
 from dcpack.report.timelines import timeline_of
@@ -89,4 +90,5 @@ def save_trace(path: str | Path, plan: Plan, cost: CostModel, *, sync: str = "mi
         ...     len(json.loads(Path(folder, "trace.json").read_text())["traceEvents"])
         7
     """
-    Path(path).write_text(json.dumps(trace_events(plan, cost, sync=sync)))
+    file = check_path("path", path)
+    file.write_text(json.dumps(trace_events(plan, cost, sync=sync)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcpack._checks import check_choice, check_int
+from dcpack._checks import check_choice, check_int, check_kinds
 from dcpack.cost import TransformerModel
 from dcpack.cost.checks import as_real
 from dcpack.errors import ArgumentError
@@ -118,6 +118,7 @@ def estimate_memory(
         >>> [round(part / 1e9, 1) for part in (estimate.states, estimate.gathered, estimate.activations)]
         [2.0, 3.2, 36.5]
     """
+    check_kinds(model=(model, TransformerModel), options=(options, MemoryOptions | None))
     num_ranks = check_int("num_ranks", num_ranks, minimum=1)
     capacity = check_int("capacity", capacity, minimum=1)
     tp_size = check_int("tp_size", tp_size, minimum=1)

@@ -9,10 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_choice, check_int
+from dcpack._checks import (
+    Int64Array,
+    as_array,
+    as_lengths,
+    check_choice,
+    check_int,
+    check_items,
+    check_kinds,
+    check_names,
+)
 from dcpack.cost import Device, TransformerCost, TransformerModel
 from dcpack.errors import ArgumentError
+from dcpack.packing import OVERLONG_POLICIES
 from dcpack.padding import PaddingRule
+from dcpack.plans import SYNC_MODES
 from dcpack.report import STRATEGIES, Cluster, Planned, StrategyResult, compare_strategies, format_bytes
 from dcpack.tuning.memory import RECOMPUTE, MemoryEstimate, MemoryOptions, estimate_memory
 from dcpack.tuning.shares import TimeShares, time_shares
@@ -56,6 +67,9 @@ class Job:
 
     def __post_init__(self) -> None:
         check_int("num_ranks", self.num_ranks, minimum=1)
+        check_choice("sync", self.sync, SYNC_MODES)
+        check_choice("overlong", self.overlong, OVERLONG_POLICIES)
+        check_kinds(memory=(self.memory, MemoryOptions))
         self.cost("none")  # raises what is wrong with the model, the device, attention or tp_size
         _ = self.padding
 
@@ -77,6 +91,7 @@ class Job:
 
     def cost(self, recompute: str) -> TransformerCost:
         """Return the cost model; recomputing is a fourth forward pass."""
+        check_choice("recompute", recompute, RECOMPUTE)
         return TransformerCost(
             model=self.model,
             device=self.device,
@@ -113,10 +128,12 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         for name in ("capacities", "max_cp_sizes", "global_batch_sizes"):
-            values = tuple(sorted({check_int(name, value, minimum=1) for value in getattr(self, name)}))
-            object.__setattr__(self, name, values)
+            given = check_items(name, getattr(self, name))
+            numbers = {check_int(name, value, minimum=1) for value in given}
+            object.__setattr__(self, name, tuple(sorted(numbers)))
         for name, known in (("strategies", STRATEGIES), ("recompute", RECOMPUTE)):
-            values = tuple(dict.fromkeys(check_choice(name, value, known) for value in getattr(self, name)))
+            chosen = check_names(name, getattr(self, name))
+            values = tuple(dict.fromkeys(check_choice(name, value, known) for value in chosen))
             object.__setattr__(self, name, values)
         if empty := [name for name in self.__dataclass_fields__ if not getattr(self, name)]:
             raise ArgumentError(f"nothing to try: {', '.join(empty)} must not be empty")
@@ -180,7 +197,7 @@ def sample_lengths(lengths: Any, count: int) -> Int64Array:
         [1, 3, 5]
     """
     check_int("count", count, minimum=1)
-    array = np.asarray(lengths)  # no copy of a file that is mapped into memory
+    array = as_array("lengths", lengths)  # no copy of a file that is mapped into memory
     if array.ndim == 1 and array.size > count:
         array = array[np.arange(count) * array.size // count]
     return as_lengths("lengths", array)
@@ -218,6 +235,7 @@ def search(
         >>> best.capacity, best.recompute, best.num_steps
         (4096, 'none', 2)
     """
+    check_kinds(job=(job, Job), space=(space, SearchSpace), start=(start, Callable))
     lengths = as_lengths("lengths", lengths)
     batches = [size for size in space.global_batch_sizes if size <= lengths.size]
     if not batches:
@@ -337,6 +355,16 @@ def _trial_of(place: _Place, result: StrategyResult, shares: TimeShares) -> Tria
     )
 
 
+def check_trials(name: str, trials: Any) -> None:
+    """Raise unless `trials` is a list of `Trial`.
+
+    Example:
+        >>> check_trials("trials", [])
+    """
+    check_kinds(**{name: (trials, list | tuple)})
+    check_kinds(**{f"{name}[{i}]": (trial, Trial) for i, trial in enumerate(trials)})
+
+
 def recommend(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the least time a token, or None where none is possible.
 
@@ -353,6 +381,7 @@ def recommend(trials: Sequence[Trial]) -> Trial | None:
         >>> recommend([trial(64, 1.2), trial(512, 1.0), trial(256, 1.001)]).global_batch_size    # 0.1% slower, smaller
         256
     """
+    check_trials("trials", trials)
     possible = [trial for trial in trials if trial.failure is None]
     if not possible:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Float64Array, Int64Array
+from dcpack._checks import Float64Array, Int64Array, check_choice, check_cost, check_kinds
 from dcpack.cost import CostModel
 from dcpack.plans import Plan
 
@@ -53,6 +53,7 @@ class TimeShares:
             >>> TimeShares(work=3.0, waiting=1.0).share("waiting")
             0.25
         """
+        check_choice("name", name, self.__dataclass_fields__)
         return getattr(self, name) / self.total if self.total else 0.0
 
     def held_back_by(self) -> str:
@@ -87,6 +88,8 @@ def time_shares(plan: Plan, cost: CostModel, *, sync: str = "microbatch") -> Tim
         >>> shares.work, shares.waiting, shares.waiting_for_one
         (20.0, 12.0, 12.0)
     """
+    check_kinds(plan=(plan, Plan))
+    check_cost(cost)
     busy_of = plan.rank_times(cost)
     busy = float(busy_of.sum())
     alone = _time_without_cp(plan, cost, plan.entry_padded_lengths)

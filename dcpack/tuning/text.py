@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dcpack._checks import check_kinds
 from dcpack.report import format_bytes, format_table
-from dcpack.tuning.search import Trial
+from dcpack.tuning.search import Trial, check_trials
 
 __all__ = ["alternatives", "format_alternatives", "trial_to_dict"]
 
@@ -35,6 +36,8 @@ def alternatives(best: Trial, trials: Sequence[Trial]) -> list[Trial]:
         >>> [(trial.capacity, trial.failure is None) for trial in alternatives(recommend(trials), trials)][0]
         (1048576, False)
     """
+    check_kinds(best=(best, Trial))
+    check_trials("trials", trials)
     found: list[Trial] = []
     for knob in ("capacity", "strategy", "max_cp_size", "global_batch_size"):
         rest = set(_KNOBS) - {knob} - ({"recompute"} if knob == "capacity" else set())
@@ -63,6 +66,8 @@ def format_alternatives(best: Trial, others: Sequence[Trial]) -> str:
         >>> format_alternatives(recommend(trials), []).splitlines()[-1].split()[0]
         'recommended'
     """
+    check_kinds(best=(best, Trial))
+    check_trials("others", others)
     headers = [
         *("changed", "ns a\ntoken", "against\nbest", "step\n(ms)", "utili-\nzation", "mean\nCP", "memory"),
         *("work", "padding", "CP comm.", "waiting", "held back by"),
@@ -112,6 +117,7 @@ def trial_to_dict(trial: Trial) -> dict[str, Any]:
         >>> trial_to_dict(recommend(trials))["capacity"]
         4096
     """
+    check_kinds(trial=(trial, Trial))
     values = asdict(trial)
     values["memory"]["total"] = trial.memory.total
     if trial.failure is None:

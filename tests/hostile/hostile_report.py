@@ -9,6 +9,7 @@ from hostile_calls import Call
 
 import dcpack
 from dcpack import report
+from dcpack.loader import Span, StepRecord
 
 COST = dcpack.QuadraticCost()
 SECONDS = dcpack.plan([3, 2], num_ranks=1, capacity=8)
@@ -28,6 +29,12 @@ CLUSTER = {
     "on_empty": "dummy",
 }
 SUMMARY = report.summarise_lengths(np.array([3, 2]), capacities=[8])
+
+
+def record() -> StepRecord:
+    span = Span(name="wait", start=2.0, end=2.25)
+    counts = {"number": 0, "epoch": 0, "step": 0, "num_valid_tokens": 1, "global_valid_tokens": 1, "bytes_sent": 0}
+    return StepRecord(**counts, start=2.0, end=2.5, waits=(span,), spans=(span,), planned=None, fills_rows=False)
 
 
 def done() -> None:
@@ -81,11 +88,12 @@ CALLS: dict[str, Call] = {
     "timeline_of": Call(report.timeline_of, lambda: {"plan": PLAN, "cost": COST, "sync": "step"}),
     "trace_events": Call(report.trace_events, lambda: {"plan": PLAN, "cost": COST, "sync": "step"}),
     "step_trace_events": Call(
-        report.step_trace_events, lambda: {"records": [], "cost": None, "rank": 0, "sync": "step"}
+        report.step_trace_events, lambda: {"records": [record()], "cost": None, "rank": 0, "sync": "step"}
     ),
     "save_trace": Call(report.save_trace, lambda: {"path": "a.json", "plan": PLAN, "cost": COST, "sync": "step"}),
     "save_step_trace": Call(
-        report.save_step_trace, lambda: {"path": "a.json", "records": [], "cost": None, "rank": 0, "sync": "step"}
+        report.save_step_trace,
+        lambda: {"path": "a.json", "records": [record()], "cost": None, "rank": 0, "sync": "step"},
     ),
 }
 
@@ -105,4 +113,49 @@ LEFT_OUT = {
     "Timeline": "a result of timeline_of",
     "save_length_picture": "hands all but the path to summarise_lengths; matplotlib draws for seconds",
     "save_plan_picture": "hands all but the path to timeline_of; matplotlib draws for seconds",
+}
+
+# What of the values has a meaning there.
+TAKES = {
+    "Cluster.padding": "none",
+    "Cluster.max_cp_size": "none, huge",
+    "Cluster.cp_sizes": "list, hugest",
+    "Cluster.min_cp_size": "huge",
+    "Cluster.microbatch_multiple": "huge",
+    "Cluster.max_sequences": "none, huge",
+    "Cluster.plan.lengths": "list",
+    "Cluster.static.lengths": "list",
+    "Cluster.static_cp_size.lengths": "list, hugest",
+    "compare_strategies.steps": "list, ragged, 2-d",
+    "compare_strategies.done": "function, type",
+    "compare_strategies.names": "list, map",
+    "compare_strategies.inspect": "none, function, type",
+    "ShapeCount.row_lengths": "none",
+    "ShapeCount.max_seqlens": "none",
+    "HtmlReport.title": "text, surrogate",
+    "HtmlReport.facts": "list",
+    "HtmlReport.results": "list",
+    "HtmlReport.plans": "map",
+    "HtmlReport.step": "zero, huge",
+    "summarise_lengths.lengths": "list, hugest",
+    "summarise_lengths.capacities": "list, set, hugest",
+    "format_bytes.count": "zero, minus, huge, half",
+    "format_table.rows": "list",
+    "format_table.right": "none, list, set, hugest",
+    "format_steps.results": "list",
+    "format_steps.lengths": "list",
+    "format_steps.unit": "text, surrogate",
+    "format_strategies.results": "list",
+    "format_strategies.unit": "text, surrogate",
+    "format_strategies.with_planning": "true",
+    "strategy_cells.results": "list",
+    "strategy_cells.unit": "text, surrogate",
+    "strategy_cells.with_planning": "true",
+    "step_trace_events.cost": "none",
+    "step_trace_events.rank": "zero, huge",
+    "save_trace.path": "text",
+    "save_step_trace.path": "text",
+    "save_step_trace.cost": "none",
+    "save_step_trace.rank": "zero, huge",
+    "save_html_report.path": "text",
 }

@@ -78,3 +78,24 @@ LEFT_OUT = {
     "TimeShares": "a result of time_shares",
     "Trial": "a result of search",
 }
+
+# What of the values has a meaning there.
+TAKES = {
+    "MemoryOptions.fused_loss": "true",
+    "MemoryOptions.usable": "half",
+    "estimate_memory.num_ranks": "huge",
+    "estimate_memory.capacity": "huge",
+    "estimate_memory.tp_size": "huge",
+    "estimate_memory.options": "none",
+    "Job.num_ranks": "huge",
+    "Job.attention": "function, type",
+    "SearchSpace.capacities": "set, hugest",
+    "SearchSpace.max_cp_sizes": "set, hugest",
+    "SearchSpace.global_batch_sizes": "set, hugest",
+    "search.lengths": "hugest",
+    "sample_lengths.lengths": "list, hugest",
+    "sample_lengths.count": "huge",
+    "recommend.trials": "list",
+    "alternatives.trials": "list",
+    "format_alternatives.others": "list",
+}

@@ -22,8 +22,11 @@ ROOMS = (
     "export",
     "loader",
     "megatron",
+    "metrics",
+    "report",
     "sharding",
     "testing",
+    "tuning",
 )
 TABLES: dict[str, Any] = {room: importlib.import_module(f"hostile_{room}") for room in ROOMS}
 CALLS = {(room, name): call for room, table in TABLES.items() for name, call in table.CALLS.items()}
