@@ -1,0 +1,80 @@
+"""Which device is a process's, and which ranks are a group along the axes of a mesh; stand-ins for devices and mesh."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from dcpack_torch.accelerator import Accelerator
+from dcpack_torch.mesh import DeviceMeshGroups
+
+import dcpack
+from dcpack.comm.environment import Launch
+from dcpack.errors import ArgumentError, BackendError
+
+
+def accelerator(count: int, launch: Launch | None, device: int | str | None = None) -> Accelerator:
+    module = SimpleNamespace(device_count=lambda: count, current_device=lambda: 3)
+    return Accelerator("cuda", module, launch, device)
+
+
+def launched(local_rank: int | None) -> Launch:
+    return Launch(rank=9, world_size=16, local_rank=local_rank)
+
+
+@pytest.mark.parametrize(
+    ("count", "launch", "device", "index"),
+    [
+        (8, launched(1), 5, 5),  # what was asked for
+        (8, launched(1), "cuda:6", 6),
+        (1, launched(7), None, 0),  # the only one: each process was shown its own
+        (8, launched(2), None, 2),  # by the launcher
+        (8, None, None, 3),  # no launcher: the program has chosen
+    ],
+)
+def test_the_device_of_a_process(count: int, launch: Launch | None, device: Any, index: int) -> None:
+    found = accelerator(count, launch, device)
+    assert found.index == index
+    assert found.device == torch.device("cuda", index)
+
+
+@pytest.mark.parametrize(
+    ("launch", "device", "kind", "text"),
+    [
+        (launched(None), None, BackendError, "LOCAL_RANK is not set"),
+        (launched(4), None, BackendError, "LOCAL_RANK is 4, but this process sees 4 cuda devices"),
+        (None, 4, ArgumentError, r"device must be from 0 to 3 \(cuda devices here\), got 4"),
+        (None, -1, ArgumentError, "got -1"),
+        (None, True, ArgumentError, "got True"),
+        (None, "npu:0", ArgumentError, "like 'cuda:0', got 'npu:0'"),
+        (None, "cuda:x", ArgumentError, "got 'cuda:x'"),
+    ],
+)
+def test_a_device_that_is_not_there(launch: Launch | None, device: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        accelerator(4, launch, device)
+
+
+def test_groups_are_those_of_the_topology() -> None:
+    mesh: Any = SimpleNamespace(mesh=torch.arange(24).reshape(2, 3, 4), mesh_dim_names=("dp", "cp", "tp"))
+    topology = dcpack.Topology(axes=("dp", "cp", "tp"), sizes=(2, 3, 4))
+    found = DeviceMeshGroups(mesh)
+    assert found.axes == topology.axes
+    assert found.ranks.tolist() == topology.ranks.tolist()
+    for axes in ("tp", "cp", ("dp",), ("dp", "cp"), ("tp", "dp"), ("dp", "cp", "tp")):
+        assert found.groups(axes) == list(topology.groups((axes,) if isinstance(axes, str) else axes))
+        assert sorted(rank for group in found.groups(axes) for rank in group) == list(range(24))
+
+
+def test_axes_that_are_not_there() -> None:
+    named: Any = SimpleNamespace(mesh=torch.arange(2), mesh_dim_names=("dp",))
+    nameless: Any = SimpleNamespace(mesh=torch.arange(2), mesh_dim_names=None)
+    for axes in ("cp", (), ("dp", "dp")):
+        with pytest.raises(ArgumentError, match="each once: 'dp'; got"):
+            DeviceMeshGroups(named).groups(axes)
+    with pytest.raises(ArgumentError, match="pass mesh_dim_names"):
+        DeviceMeshGroups(nameless).groups("dp")
+    with pytest.raises(ArgumentError, match="have no names"):
+        _ = DeviceMeshGroups(nameless).axes

@@ -1,0 +1,75 @@
+"""Who is missing, found out over a store: the threads here are the members of a group."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from dcpack_torch.roll_call import RollCall, Verdict, assemble
+
+from dcpack.errors import PeerError
+
+stores: Any = dist
+
+
+def describe(missing: list[int], late: bool) -> str:
+    return f"{missing} missing{', late' if late else ''}"
+
+
+def conclude(present: dict[int, bool], ranks: list[int], seconds: float) -> list[Verdict | None]:
+    """What the members that are there conclude; `present` says of each whether it waited until its deadline."""
+    store, found = stores.HashStore(), dict[int, Verdict | None]()
+
+    def be(member: int) -> None:
+        found[member] = RollCall(store, member, ranks).conclude(present[member], describe, seconds)
+
+    threads = [threading.Thread(target=be, args=(member,)) for member in present]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [found[member] for member in present]
+
+
+def test_all_conclude_the_same_and_name_who_is_gone() -> None:
+    verdicts = conclude({0: False, 2: True, 3: False}, [10, 11, 12, 13], 0.3)
+    assert verdicts == [Verdict(text="[11] missing, late", rank=11)] * 3
+
+
+def test_nobody_is_missing_where_all_left_a_note() -> None:
+    verdicts = conclude({0: False, 1: False}, [4, 5], 10.0)  # ends long before
+    assert verdicts == [Verdict(text="[] missing", rank=None)] * 2
+
+
+def test_the_first_verdict_stands() -> None:
+    store = stores.HashStore()
+    first = RollCall(store, 0, [4, 5]).conclude(True, describe, 0.05)
+    # Rank 5 comes when it was given up already, and says what the others say.
+    second = RollCall(store, 1, [4, 5]).conclude(False, lambda missing, late: "another story", 5.0)
+    assert first == second == Verdict(text="[5] missing, late", rank=5)
+
+
+class DeadStore:
+    """A store whose host is gone."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("Connection reset by peer")
+
+
+def test_without_a_store_there_is_no_verdict() -> None:
+    assert RollCall(DeadStore(), 0, [0, 1]).conclude(True, describe, 0.05) is None
+
+
+def test_assembly_names_all_who_did_not_start() -> None:
+    store = stores.HashStore()
+    threads = [threading.Thread(target=assemble, args=(store, member, [7, 8], 30.0)) for member in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    with pytest.raises(PeerError, match=r"ranks 7, 9 did not start within 0\.05 s") as caught:
+        assemble(stores.HashStore(), 1, [7, 8, 9], 0.05)
+    assert caught.value.rank == 7
