@@ -126,6 +126,9 @@ def format_steps(results: Sequence[StrategyResult], lengths: Sequence[tuple[int,
         lengths: for each step its sequences, its tokens, and its longest sequence.
         unit: unit of the times; seconds are shown as milliseconds.
 
+    Raises:
+        ArgumentError: results or lengths that are none.
+
     Example:
         >>> import dcpack
         >>> from dcpack.report import Cluster, compare_strategies

@@ -18,6 +18,9 @@ def format_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right
         rows: one text a column, in each row.
         right: columns set to the right; all but the first by default.
 
+    Raises:
+        ArgumentError: no headers, or rows with another number of texts; all such rows are named.
+
     Example:
         >>> print(format_table(["what", "how\nmany"], [["apples", "3"], ["nuts", "12"]]))
                 how
@@ -54,6 +57,9 @@ def format_bytes(count: float) -> str:
 
     Args:
         count: bytes.
+
+    Raises:
+        ArgumentError: no number, or not a finite one.
 
     Example:
         >>> format_bytes(0), format_bytes(1536), format_bytes(5 * 2**30)
