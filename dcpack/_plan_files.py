@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcpack._checks import as_lengths, check_int, check_kinds, check_path
 from dcpack.errors import PlanError
 from dcpack.padding import PaddingRule
 
 if TYPE_CHECKING:
     from dcpack.plans import Plan
 
-__all__ = ["FORMAT", "read_json", "read_npz", "restore", "write_npz"]
+__all__ = ["FORMAT", "check_wanted", "read_json", "read_npz", "restore", "write_npz"]
 
 FORMAT = 1
 """The version of what is written; `restore` reads this one alone."""
@@ -40,22 +41,34 @@ def read_json(text: str | bytes, names: Sequence[str]) -> Content:
     return values, arrays
 
 
-def write_npz(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def write_npz(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write the header, as JSON, and the arrays to `path`, under that very name."""
+    place = check_path("path", path)
     packed = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with path.open("wb") as file:
+    with place.open("wb") as file:
         np.savez(file, header=packed, **arrays)
 
 
-def read_npz(path: Path, names: Sequence[str]) -> Content:
+def read_npz(path: str | Path, names: Sequence[str]) -> Content:
     """Return the header and the arrays called `names` in a file of `write_npz`."""
+    place = check_path("path", path)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with place.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive["header"].tobytes())
             arrays = {name: archive[name] for name in names}
     except _UNREADABLE as error:
         raise PlanError(f"{path}: not a readable plan: {type(error).__name__}: {error}") from error
     return header, arrays
+
+
+def check_wanted(capacity: Any, padding: Any, cp_sizes: Any) -> dict[str, Any]:
+    """Return what a plan that is read must have been made for, by name; None takes any."""
+    check_kinds(padding=(padding, PaddingRule | None))
+    return {
+        "capacity": None if capacity is None else check_int("capacity", capacity, minimum=1),
+        "padding": padding,
+        "cp_sizes": None if cp_sizes is None else tuple(as_lengths("cp_sizes", cp_sizes, minimum=1).tolist()),
+    }
 
 
 def restore(source: str, make: Callable[..., Plan], content: Content, scalars: Sequence[str]) -> Plan:

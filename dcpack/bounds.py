@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_costs, as_lengths, check_int
+from dcpack._checks import Int64Array, as_costs, as_lengths, check_cost, check_int
 from dcpack.errors import ArgumentError
-from dcpack.padding import PaddingRule, longest_fitting_length, padded_lengths, row_capacity
+from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length, padded_lengths, row_capacity
 
 if TYPE_CHECKING:
     from dcpack.cost import CostModel
@@ -142,6 +142,12 @@ def step_bounds(
         >>> step_bounds([8, 4], num_ranks=2, capacity=8, cp_sizes=(1, 2), padding=None, cost=QuadraticCost())
         {'work': 40.0, 'longest': 32.0, 'step_time': 40.0, 'num_microbatches': 1.0}
     """
+    num_ranks = check_int("num_ranks", num_ranks, minimum=1)
+    check_capacity(capacity, padding)
+    check_cost(cost)
+    cp_sizes = tuple(as_lengths("cp_sizes", cp_sizes, minimum=1).tolist())
+    if not cp_sizes:
+        raise ArgumentError("cp_sizes must hold at least one size")
     checked = as_lengths("lengths", lengths, minimum=1)
     if checked.size == 0:
         return {"work": 0.0, "longest": 0.0, "step_time": 0.0, "num_microbatches": 0.0}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, as_integers, as_lengths, check_int, frozen, list_offenders
+from dcpack._checks import BoolArray, Int64Array, as_array, as_integers, as_lengths, check_int, frozen, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -183,6 +183,7 @@ def slots_of_real_tokens(lengths: Any, padded_lengths: Any = None) -> Int64Array
         [0, 1, 2, 4, 5]
     """
     real, padded = _length_pair(lengths, padded_lengths)
+    _check_int32(padded.sum(dtype=np.float64))
     shift = (np.cumsum(padded) - padded) - (np.cumsum(real) - real)
     return np.arange(int(real.sum())) + np.repeat(shift, real)
 
@@ -202,6 +203,7 @@ def position_ids(lengths: Any, padded_lengths: Any = None) -> Int64Array:
         [0, 1, 2, 0, 0, 1]
     """
     real, padded = _length_pair(lengths, padded_lengths)
+    _check_int32(padded.sum(dtype=np.float64))
     starts = np.cumsum(padded) - padded
     positions = np.arange(int(padded.sum())) - np.repeat(starts, padded)
     return np.where(positions < np.repeat(real, padded), positions, 0)
@@ -222,6 +224,7 @@ def segment_ids(lengths: Any, padded_lengths: Any = None) -> Int32Array:
         [1, 1, 1, 0, 2, 3, 3]
     """
     real, padded = _length_pair(lengths, padded_lengths)
+    _check_int32(padded.sum(dtype=np.float64))
     segments = np.zeros(int(padded.sum()), np.int32)
     segments[slots_of_real_tokens(real, padded)] = np.repeat(np.arange(1, real.size + 1, dtype=np.int32), real)
     return segments
@@ -272,15 +275,29 @@ def scatter_real(values: Any, slots: Int64Array, size: int, fill: Any) -> npt.ND
         >>> scatter_real(np.array([7, 8]), np.array([0, 2]), 4, -100).tolist()
         [7, -100, 8, -100]
     """
-    values, slots = np.asarray(values), as_integers("slots", slots)
-    size = check_int("size", size, minimum=0)
+    values, slots = as_array("values", values), as_integers("slots", slots)
+    size = check_int("size", size, minimum=0, maximum=MAX_OFFSET)
     if slots.ndim != 1 or values.shape[:1] != slots.shape:
         raise ArgumentError(f"slots must be one for each value, got shapes {slots.shape} and {values.shape}")
     if slots.max(initial=-1) >= size:
         raise ArgumentError(f"slots must be below size, {size}, got {slots.max()}")
-    row = np.full((size, *values.shape[1:]), fill, values.dtype)
+    row = np.full((size, *values.shape[1:]), _held("fill", fill, values.dtype), values.dtype)
     row[slots] = values
     return row
+
+
+def _held(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return `value` as `dtype` holds it; integers and bools must hold it exactly, others may round it."""
+    try:
+        if np.iscomplexobj(value) and dtype.kind != "c":
+            raise TypeError("a complex number is no real one")
+        with np.errstate(invalid="ignore", over="ignore"):
+            held = np.full(1, value, dtype)[0]
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} must be held by {dtype}, got {value!r}: {error}") from error
+    if dtype.kind in "iub" and held != value:
+        raise ArgumentError(f"{name} must be held by {dtype}, got {value!r}")
+    return held
 
 
 def shift_labels(tokens: Any, cu_seqlens: Any) -> npt.NDArray[Any]:
@@ -335,7 +352,7 @@ def fixed_shape_cu_seqlens(cu_seqlens: Any, max_sequences: int) -> tuple[Int32Ar
         (array([ 0, 16, 40, 40, 40], dtype=int32), 2)
     """
     offsets = check_cu_seqlens("cu_seqlens", cu_seqlens)
-    max_sequences = check_int("max_sequences", max_sequences, minimum=0)
+    max_sequences = check_int("max_sequences", max_sequences, minimum=0, maximum=MAX_OFFSET - 1)
     _check_int32(float(offsets[-1]))
     count = offsets.size - 1
     if count > max_sequences:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_integers, check_int
+from dcpack._checks import Int64Array, as_integers, check_int, check_kinds
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -122,6 +122,11 @@ def _as_cp_sizes(values: Any) -> Int64Array:
 
 def _round_up(name: str, values: Any, multiple: Any) -> Int64Array:
     numbers = as_integers(name, values)
+    try:
+        np.broadcast_shapes(numbers.shape, np.shape(multiple))
+    except ValueError as error:
+        shapes = f"{numbers.shape} and {np.shape(multiple)}"
+        raise ArgumentError(f"{name} and cp_size must have shapes that go together, got {shapes}") from error
     if np.any(numbers > np.iinfo(np.int64).max - multiple):
         raise ArgumentError(f"{name} must leave room for padding within int64, got {numbers.max()}")
     return -(-numbers // multiple) * multiple
@@ -138,6 +143,7 @@ def padding_multiple(padding: PaddingRule | None, cp_size: Any) -> Any:
         >>> padding_multiple(None, 4), padding_multiple(PaddingRule(), 4)
         (1, 8)
     """
+    check_kinds(padding=(padding, PaddingRule | None))
     if padding is None:
         ones = np.ones_like(_as_cp_sizes(cp_size))
         return 1 if ones.ndim == 0 else ones
@@ -205,6 +211,8 @@ def row_capacity(capacity: int, padding: PaddingRule | None) -> int:
         >>> row_capacity(100, PaddingRule(tp=8, sequence_parallel=True)), row_capacity(100, None)
         (96, 100)
     """
+    check_kinds(padding=(padding, PaddingRule | None))
+    capacity = check_int("capacity", capacity, minimum=0)
     multiple = 1 if padding is None else padding.row_multiple()
     return capacity // multiple * multiple
 

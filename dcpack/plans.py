@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_int, frozen
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_cost, check_int, frozen
 from dcpack._plan_faults import plan_faults
-from dcpack._plan_files import FORMAT, read_json, read_npz, restore, write_npz
+from dcpack._plan_files import FORMAT, check_wanted, read_json, read_npz, restore, write_npz
 from dcpack._plan_words import bin_in_words, difference_of_bins, difference_of_headers, difference_of_sequences
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.padding import PaddingRule, padded_lengths
@@ -216,6 +216,8 @@ class Plan:
             >>> a.first_difference(dcpack.plan([5, 7], num_ranks=1, capacity=12))
             'capacity: 11 against 12'
         """
+        if not isinstance(other, Plan):
+            raise PlanError(f"other must be a Plan, got {type(other).__name__}")
         of_sequences = (
             difference_of_sequences(name, getattr(self, name), getattr(other, name)) for name in _SEQUENCE_ARRAYS
         )
@@ -277,6 +279,7 @@ class Plan:
 
     def bin_times(self, cost: CostModel) -> Float64Array:
         """Return float64[b]: the time that each rank of each bin works on it, in the unit of `cost`."""
+        check_cost(cost)
         columns = cost.columns(self.entry_padded_lengths)
         sums = np.zeros((self.num_bins, columns.shape[1]))
         np.add.at(sums, self.entry_bin, columns)
@@ -356,7 +359,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan to `path` (``.npz`` format, the name is taken as it is)."""
-        write_npz(Path(path), self._file_header(), {name: getattr(self, name) for name in _ARRAYS})
+        write_npz(path, self._file_header(), {name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(
@@ -378,9 +381,8 @@ class Plan:
         Raises:
             PlanError: missing, truncated or corrupt file, or another fingerprint; names the file and the reason.
         """
-        plan = restore(str(path), cls, read_npz(Path(path), _ARRAYS), _SCALARS)
-        sizes = None if cp_sizes is None else tuple(cp_sizes)
-        wanted = {"capacity": capacity, "padding": padding, "cp_sizes": sizes}
+        wanted = check_wanted(capacity, padding, cp_sizes)
+        plan = restore(str(path), cls, read_npz(path, _ARRAYS), _SCALARS)
         refused = [
             f"{name} {getattr(plan, name)}, wanted {value}"
             for name, value in wanted.items()

@@ -46,6 +46,7 @@ DATA_AXES = ("dp_replicate", "dp_shard", "dp", "cp")
 """The axes that span a DPxCP domain."""
 
 _MAX_RANKS = 2**24
+_MAX_NODE_SIZE = 2**62
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -233,6 +234,8 @@ def legal_cp_sizes(
         (1, 2)
     """
     num_ranks = check_int("num_ranks", num_ranks, minimum=1)
+    if num_ranks > _MAX_RANKS:
+        raise ArgumentError(f"num_ranks must be at most {_MAX_RANKS}, got {num_ranks}")
     min_cp_size = check_int("min_cp_size", min_cp_size, minimum=1)
     largest = num_ranks if max_cp_size is None else check_int("max_cp_size", max_cp_size, minimum=1)
     if isinstance(cp_sizes, str):
@@ -280,6 +283,10 @@ def count_cp_groups(num_ranks: int, cp_sizes: Sequence[int], *, node_size: int |
         >>> count_cp_groups(8, (1, 2, 4, 8)), count_cp_groups(8, (1, 3, 5))
         (7, 10)
     """
+    num_ranks = check_int("num_ranks", num_ranks, minimum=1, maximum=_MAX_RANKS)
+    cp_sizes = as_lengths("cp_sizes", cp_sizes, minimum=1).tolist()
+    if node_size is not None:
+        check_int("node_size", node_size, minimum=1)
     sizes = [size for size in sorted(cp_sizes) if 1 < size < num_ranks]
     powers = all(size & (size - 1) == 0 for size in sizes)
     chain = node_size is None and all(b % a == 0 for a, b in itertools.pairwise(sizes))
@@ -307,6 +314,9 @@ def limit_cp_groups(
         >>> limit_cp_groups(64, (1, 2, 4, 8, 16, 32, 64), 15)
         (1, 8, 16, 32, 64)
     """
+    cp_sizes = tuple(as_lengths("cp_sizes", cp_sizes, minimum=1).tolist())
+    if not cp_sizes:
+        raise ArgumentError("cp_sizes must hold at least one size")
     check_int("max_groups", max_groups, minimum=0)
     alone = tuple(size for size in cp_sizes if size == 1)
     shared = cp_sizes[len(alone) :]
@@ -343,6 +353,7 @@ def crosses_node(first_rank: Any, cp_size: Any, node_size: int | None) -> np.nda
         raise ArgumentError(f"first_rank and cp_size must have one shape, got {first.shape} and {cp.shape}")
     if node_size is None:
         return np.zeros(first.shape, np.bool_)
+    check_int("node_size", node_size, minimum=1, maximum=_MAX_NODE_SIZE)
     check_int("node_size", node_size, minimum=1)
     return first // node_size != (first + cp - 1) // node_size
 

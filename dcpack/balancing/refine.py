@@ -26,7 +26,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_integers, check_int, list_offenders
+from dcpack._checks import Int64Array, as_integers, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["refine"]
@@ -41,6 +41,7 @@ _MAX_CHOICES = 2**17
 _MIN_SLOTS = 6
 _KEY_BITS = 62
 _MAX_SUM = 2**59
+_MOST_PARTS = 2**40
 
 
 def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size: bool) -> Int64Array:
@@ -66,6 +67,7 @@ def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size
         >>> refine(costs, np.array([1, 0, 1, 0, 0]), 2, equal_size=False)  # 16 and 14 become 15 and 15
         array([1, 1, 0, 0, 0])
     """
+    check_kinds(equal_size=(equal_size, bool))
     costs, part_of, num_parts = _checked(costs, part_of, num_parts)
     loads = np.zeros(num_parts, np.int64)
     np.add.at(loads, part_of, costs)
@@ -90,6 +92,8 @@ def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size
 def _checked(costs: Int64Array, part_of: Int64Array, num_parts: int) -> tuple[Int64Array, Int64Array, int]:
     costs, part_of = as_integers("costs", costs), as_integers("part_of", part_of)
     num_parts = check_int("num_parts", num_parts, minimum=2)
+    if num_parts > _MOST_PARTS:
+        raise ArgumentError(f"num_parts must be at most {_MOST_PARTS}, got {num_parts}")
     if costs.ndim != 1 or costs.shape != part_of.shape:
         raise ArgumentError(f"costs and part_of must be equally long, got shapes {costs.shape} and {part_of.shape}")
     if rises := (np.flatnonzero(np.diff(costs) > 0) + 1).tolist():

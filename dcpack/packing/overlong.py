@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, as_lengths, check_choice, check_int, exact_sum, frozen, list_offenders
+from dcpack._checks import (
+    BoolArray,
+    Int64Array,
+    as_lengths,
+    check_choice,
+    check_int,
+    check_kinds,
+    exact_sum,
+    frozen,
+    list_offenders,
+)
 from dcpack.errors import InfeasibleError
 
 __all__ = ["OVERLONG_POLICIES", "Pieces", "apply_overlong"]
@@ -113,6 +123,7 @@ def apply_overlong(lengths: npt.ArrayLike, fits_at_most: int, policy: str, *, wh
         ...
         dcpack.errors.InfeasibleError: 1 sequence is longer than the limit of 4 tokens: sequence 0 has 5
     """
+    check_kinds(where=(where, str))
     checked = as_lengths("lengths", lengths)
     # A limit beyond the longest sequence is the same as none, and stays within int64 so.
     limit = min(check_int("fits_at_most", fits_at_most, minimum=0), int(checked.max(initial=1)))

@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_int
+from dcpack._checks import Int64Array, check_int, check_kinds
 from dcpack.errors import ArgumentError
 from dcpack.packing.base import Bins, Checked, check_packing
 
@@ -65,6 +65,7 @@ def refill(
         >>> refill(bins, lengths, 15).lists()
         [[0, 2, 4, 5], [1, 3, 6, 7]]
     """
+    check_kinds(bins=(bins, Bins))
     checked = check_packing(lengths, capacity, max_sequences, alone, sizes)
     if bins.items.size != checked.lengths.size:
         raise ArgumentError(f"bins must hold all {checked.lengths.size} items, got {bins.items.size} of them")

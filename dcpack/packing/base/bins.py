@@ -15,6 +15,9 @@ from dcpack.errors import ArgumentError
 __all__ = ["Bins", "Packer", "bins_from_numbers"]
 
 
+_MOST_ITEMS = 2**40
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bins:
     """Which items lie in which bin, in compressed form.
@@ -101,6 +104,8 @@ class Bins:
             array([ 0,  1, -1,  0])
         """
         num_items = check_int("num_items", num_items, minimum=int(self.items.max(initial=-1)) + 1)
+        if num_items > _MOST_ITEMS:
+            raise ArgumentError(f"num_items must be at most {_MOST_ITEMS}, got {num_items}")
         numbers = np.full(num_items, -1, np.int64)
         numbers[self.items] = np.repeat(np.arange(self.num_bins), np.diff(self.offsets))
         return frozen(numbers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import BoolArray, Int64Array, as_lengths, check_int, list_offenders
+from dcpack._checks import BoolArray, Int64Array, as_array, as_lengths, check_int, list_offenders
 from dcpack.errors import ArgumentError, InfeasibleError
 
 __all__ = ["Checked", "check_packing", "check_total"]
@@ -101,7 +101,7 @@ def check_packing(
     checked = as_lengths("lengths", lengths, minimum=1)
     check_total("lengths", checked)
     capacity = check_int("capacity", capacity, minimum=1)
-    flags = np.zeros(checked.size, np.bool_) if alone is None else np.asarray(alone)
+    flags = np.zeros(checked.size, np.bool_) if alone is None else as_array("alone", alone)
     if flags.size == 0 and checked.size == 0:
         flags = flags.astype(np.bool_)  # an empty list has no type of its own
     if flags.dtype != np.bool_ or flags.shape != checked.shape:
