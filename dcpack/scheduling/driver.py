@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import as_lengths, check_choice, check_int, frozen
+from dcpack._checks import as_lengths, check_choice, check_cost, check_int, frozen
 from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
@@ -110,8 +110,7 @@ def make_plan(
         raise ArgumentError(f"microbatch_multiple must be at most {_MAX_MULTIPLE}, got {microbatch_multiple}")
     if max_sequences is not None:
         max_sequences = min(check_int("max_sequences", max_sequences, minimum=1), MAX_OFFSET)  # no bin holds more
-    if missing := [name for name in ("columns", "bin_time", "node_size", "unit") if not hasattr(cost, name)]:
-        raise ArgumentError(f"cost must be a cost model, {cost!r} has no {', '.join(missing)}")
+    check_cost(cost)
     check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
     tied = {"budgets": budgets, "groups": groups, "max_displacement": max_displacement, "effort": effort}
