@@ -137,6 +137,9 @@ def step_bounds(
         the CP size that suits it best; ``"step_time"``: the larger of the two, all in the unit of `cost`; and
         ``"num_microbatches"``: all tokens over all capacity.
 
+    Raises:
+        ArgumentError: no legal size, or a number, a rule or a cost model that is none.
+
     Example:
         >>> from dcpack.cost import QuadraticCost
         >>> step_bounds([8, 4], num_ranks=2, capacity=8, cp_sizes=(1, 2), padding=None, cost=QuadraticCost())
