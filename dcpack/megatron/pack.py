@@ -176,13 +176,15 @@ def build_packed_microbatches(
     check_kinds(
         samples=(samples, Mapping),
         plan=(plan, Plan),
-        ranks=(ranks, list | tuple | None),
         per_token=(per_token, Mapping | None),
         to_device=(to_device, Callable | None),
     )
     plan_rank = check_int("plan_rank", plan_rank, minimum=0, maximum=plan.num_ranks - 1)
-    if ranks is not None and as_lengths("ranks", ranks).size != plan.num_ranks:
-        raise ArgumentError(f"ranks must be one number for each of {plan.num_ranks} plan ranks, got {len(ranks)}")
+    rank_numbers = np.arange(plan.num_ranks) if ranks is None else as_lengths("ranks", ranks)
+    if rank_numbers.size != plan.num_ranks:
+        raise ArgumentError(
+            f"ranks must be one number for each of {plan.num_ranks} plan ranks, got {rank_numbers.size}"
+        )
     if plan.rows_per_rank > 1:
         raise PlanError(f"packed micro-batches need a plan with one row a rank, got {plan.rows_per_rank}")
     bins = plan.bins_of_rank(plan_rank).tolist()
@@ -211,7 +213,7 @@ def build_packed_microbatches(
             per_token=per_token,
         )
         first = int(plan.first_rank[b])
-        row["cp_group"] = tuple(range(first, first + cp_size) if ranks is None else ranks[first : first + cp_size])
+        row["cp_group"] = tuple(rank_numbers[first : first + cp_size].tolist())
         rows.append(row if to_device is None else move_row(row, to_device))
     return rows
 

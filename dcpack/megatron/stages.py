@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dcpack._checks import check_int, check_kinds, list_offenders
+from dcpack._checks import as_lengths, check_int, check_items, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["FIRST_STAGE_FIELDS", "LAST_STAGE_FIELDS", "StageNeeds", "needs_of_stage", "needs_of_virtual_stages"]
@@ -46,12 +46,11 @@ def needs_of_virtual_stages(
     """
     check_kinds(is_first=(is_first, bool), is_last=(is_last, bool))
     vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
-    if not isinstance(mtp_stages, Sequence) or isinstance(mtp_stages, str | bytes):
-        raise ArgumentError(f"mtp_stages must be a sequence of stages, got {mtp_stages!r}")
-    if wrong := [repr(stage) for stage in mtp_stages if type(stage) is not int or not 0 <= stage < vpp_size]:
+    stages = as_lengths("mtp_stages", list(check_items("mtp_stages", mtp_stages))).tolist()
+    if wrong := [str(stage) for stage in stages if stage >= vpp_size]:
         raise ArgumentError(f"mtp_stages must be from 0 to {vpp_size - 1}, got {list_offenders(wrong)}")
     return tuple(
-        ((is_first and stage == 0) or stage in mtp_stages, (is_last and stage == vpp_size - 1) or stage in mtp_stages)
+        ((is_first and stage == 0) or stage in stages, (is_last and stage == vpp_size - 1) or stage in stages)
         for stage in range(vpp_size)
     )
 
