@@ -110,7 +110,7 @@ def megatron_fields(fields: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         dtype = _DTYPES.get(key, array.dtype)
         if dtype.kind == "i" and not np.can_cast(array.dtype, dtype):
             raise ArgumentError(f"{name} must fit in {dtype}, got {array.dtype}")
-        if dtype.kind == "f" and array.dtype.kind not in "biuf":
+        if dtype.kind == "f" and array.dtype.kind not in "biuf" and not np.can_cast(array.dtype, dtype):  # bfloat16 can
             raise ArgumentError(f"{name} must hold real numbers, got {array.dtype}")
         result[key] = array.astype(dtype, copy=False)[np.newaxis]
     return result

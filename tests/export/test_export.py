@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -111,6 +112,14 @@ def test_megatron_fields_refuse_what_does_not_fit() -> None:
         megatron_fields({"input_ids": np.zeros(1, np.int64), "tokens": np.zeros(1, np.int64)})
     with pytest.raises(ArgumentError, match="labels must fit in int64, got float32"):
         megatron_fields({"labels": np.zeros(1, np.float32)})
+    with pytest.raises(ArgumentError, match="loss_mask must hold real numbers, got complex64"):
+        megatron_fields({"loss_mask": np.zeros(1, np.complex64)})
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float64, np.int64, np.uint8])
+def test_a_loss_mask_of_any_real_dtype_becomes_float32(dtype: Any) -> None:
+    made = megatron_fields({"loss_mask": np.array([1, 0], dtype)})["loss_mask"]
+    assert (made.dtype, made.tolist()) == (np.float32, [[1.0, 0.0]])
 
 
 # ---- kernels with one set of offsets ---------------------------------------------------------------------------------
