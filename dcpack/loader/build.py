@@ -26,6 +26,7 @@ from dcpack.loader.roles import Roles, assign_roles
 from dcpack.loader.rounds import SamplerRounds, SamplerSource
 from dcpack.loader.rules import Request, check_dataloader_kwargs
 from dcpack.loader.sampler import GlobalBatchSampler
+from dcpack.loader.state import whole_steps
 from dcpack.loader.text_rows import TextRows
 from dcpack.loader.types import PackingConstraints, SampleMetadata
 
@@ -154,6 +155,7 @@ class _Builder:
                 fingerprint=facts["fingerprint"],
                 length=facts["length"],
                 epoch=facts["epoch"],
+                step=facts["step"],
                 communicators=communicators,
                 in_thread=self.backend.allows_threads or plane.size == 1,
             )
@@ -213,7 +215,7 @@ class _Builder:
             self._require_same(name, [facts[name] for facts in heard], ranks)
         data = [(rank, facts["data"]) for rank, facts in zip(ranks, heard, strict=True) if facts["data"] is not None]
         of_ranks = [rank for rank, _ in data]
-        for name in ("dataset_size", "metadata_size", "epoch"):
+        for name in ("dataset_size", "metadata_size", "epoch", "step"):
             self._require_same(name, [found[name] for _, found in data], of_ranks)
         for name in sorted(data[0][1]["fingerprint"]):
             self._require_same(name, [found["fingerprint"].get(name) for _, found in data], of_ranks)
@@ -245,6 +247,7 @@ class _Builder:
                 "dataset_size": None,
                 "metadata_size": None,
                 "epoch": 0,
+                "step": 0,
                 "length": len(source) * config.local_batch_size if known else None,
                 "fingerprint": {
                     "source": type(source).__name__,
@@ -267,6 +270,7 @@ class _Builder:
             "dataset_size": len(request.dataset),
             "metadata_size": None if request.metadata is None else len(request.open_metadata()),
             "epoch": int(sampler.epoch),
+            "step": whole_steps(sampler, sampler.consumed_samples) if isinstance(sampler, GlobalBatchSampler) else 0,
             "length": len(sampler) if known else None,
             "fingerprint": fingerprint,
         }

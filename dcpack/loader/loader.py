@@ -47,6 +47,7 @@ class DistributedDataLoader:
         fingerprint: what must not change between a state and its restoring.
         length: micro-batches of an epoch; None where they are not known before.
         epoch: the first one.
+        step: the first one of it.
         communicators: closed with the loader.
         in_thread: whether steps may be made in a thread.
 
@@ -76,6 +77,7 @@ class DistributedDataLoader:
         fingerprint: Mapping[str, Any],
         length: int | None,
         epoch: int,
+        step: int,
         communicators: tuple[Communicator, ...],
         in_thread: bool,
     ) -> None:
@@ -90,8 +92,7 @@ class DistributedDataLoader:
         self._communicators = communicators
         self._is_closed = False
         self._num_dropped = 0  # once it is closed
-        self._epoch = epoch
-        self._step = 0
+        self._epoch, self._step = epoch, step
         self._pending: deque[LoaderBatch] = deque()
         self._pending_source: Mapping[str, Any] | None = None
         self._has_started = False
@@ -104,7 +105,7 @@ class DistributedDataLoader:
         self._ahead = None
         if maker is not None:
             self._ahead = StepsAhead(maker, in_thread=in_thread, communicators=communicators)
-            self._ahead.begin(epoch, 0)
+            self._ahead.begin(epoch, step)
 
     def __len__(self) -> int:
         """Return the micro-batches of an epoch: the same on all ranks, fixed when the loader was built.

@@ -361,6 +361,38 @@ def test_a_state_whose_parts_are_of_different_moments_is_refused() -> None:
     on_ranks(1, body)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("given", [12, 18])  # samples: behind a step, and in the middle of the next one
+@pytest.mark.parametrize("with_peer", [False, True])
+def test_a_loader_on_a_sampler_that_has_gone_on_saves_what_loads(mode: str, given: int, with_peer: bool) -> None:
+    topology = mesh(dp=1, tp=2) if with_peer else domain(1)
+
+    def body(communicator: Communicator) -> None:
+        def build(start: int) -> DistributedDataLoader:
+            indices = sampler(micro_batch_size=1, dp_rank=0, dp_world_size=1)
+            for _, _ in zip(range(start), indices, strict=False):
+                pass
+            settings = config(metadata_mode=by_index(mode))
+            return build_distributed_dataloader(Numbered(), topology, settings, batch_sampler=indices, **MODES[mode])
+
+        with build(given) as loader:
+            assert loader.step == 1
+            states = [loader.state_dict()]
+            rest = []
+            for batch in loader:
+                rest.append((batch.step, batch.sample_ids.tolist()))
+                if batch.is_last and batch.step == 1:
+                    states.append(loader.state_dict())
+            assert rest[0][0] == 1
+        for state, first in zip(states, (1, 2), strict=True):
+            with build(0) as other:
+                other.load_state_dict(state)
+                found = [(batch.step, batch.sample_ids.tolist()) for batch in other]
+                assert found == [at for at in rest if at[0] >= first]
+
+    on_ranks(2 if with_peer else 1, body)
+
+
 def test_a_state_is_not_changed_by_what_comes_later() -> None:
     loader = make_alone()
     state = loader.state_dict()
