@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dcpack.comm import Communicator
-from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, dtype_from_name, from_bytes, wire_name
+from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, as_sendable, dtype_from_name, from_bytes
 from dcpack.comm.failures import name_ranks
 from dcpack.comm.watchdog import end_process_after
 from dcpack.errors import BackendError, PeerError
@@ -104,16 +104,15 @@ class TorchCommunicator(Communicator):
             if data.device == self._library.device:
                 return data, name, shape
             return data.to(self._library.device), name, shape
-        converted = np.asarray(array)
-        name = wire_name(converted.dtype)
+        converted, name = as_sendable(array)
         return self._library.upload(array_as_tensor(as_bytes(converted))), name, converted.shape
 
     def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
         """Return the number of the bytes of `to_wire`, and the rest of it, without moving any."""
         if isinstance(array, torch.Tensor):
             return array.numel() * array.itemsize, wire_name_of(array), tuple(array.shape)
-        converted = np.asarray(array)
-        return converted.nbytes, wire_name(converted.dtype), converted.shape
+        converted, name = as_sendable(array)
+        return converted.nbytes, name, converted.shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the tensor or the array whose bytes, dtype name and shape these are."""

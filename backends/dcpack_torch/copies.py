@@ -42,7 +42,8 @@ class CopyStream:
     def __init__(self, module: Any, device: torch.device) -> None:
         self._module = module
         self._device = device
-        self._stream: Any = None
+        with module.device(device):
+            self._stream = module.Stream()  # here, as two threads may begin the first copies at once
 
     def begin(self, tree: Any) -> Callable[[], Any]:
         """Begin to copy the arrays and host tensors of `tree`; return what makes them usable, to be called once.
@@ -60,13 +61,10 @@ class CopyStream:
             copied.append(pinned[-1].to(self._device, non_blocking=True))
             return copied[-1]
 
-        with module.device(self._device):
-            if self._stream is None:
-                self._stream = module.Stream()
-            with module.stream(self._stream):
-                moved = map_tensors(tree, copy)
-                done = module.Event()
-                done.record(self._stream)
+        with module.device(self._device), module.stream(self._stream):
+            moved = map_tensors(tree, copy)
+            done = module.Event()
+            done.record(self._stream)
 
         def finish() -> Any:
             with module.device(self._device):

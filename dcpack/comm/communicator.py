@@ -18,7 +18,7 @@ import numpy as np
 from dcpack._checks import Int64Array, check_int, list_offenders
 from dcpack.comm.agreement import check_counts, check_partition, untransposed_counts
 from dcpack.comm.control import ControlRecord, common_limit, count_checksums, shape_text
-from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, dtype_from_name, from_bytes, wire_name
+from dcpack.comm.dtypes import NUMPY_DTYPES, as_bytes, as_sendable, dtype_from_name, from_bytes
 from dcpack.comm.guard import Guard
 from dcpack.comm.membership import GroupMember, Prepared
 from dcpack.comm.rounds import all_gather_in_rounds, all_to_all_in_rounds, broadcast_in_rounds
@@ -331,11 +331,7 @@ class Communicator(GroupMember):
         Raises:
             ArgumentError: the array cannot travel.
         """
-        try:
-            converted = np.asarray(array)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged; a tensor that wants gradients
-            raise ArgumentError(f"array cannot be sent: {error}") from error
-        name = wire_name(converted.dtype)
+        converted, name = as_sendable(array)
         return as_bytes(converted), name, converted.shape
 
     def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dcpack._checks import check_kinds
 from dcpack.errors import ArgumentError, BackendError
 
-__all__ = ["NUMPY_DTYPES", "as_bytes", "dtype_from_name", "from_bytes", "wire_name"]
+__all__ = ["NUMPY_DTYPES", "as_bytes", "as_sendable", "dtype_from_name", "from_bytes", "wire_name"]
 
 NUMPY_DTYPES = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
@@ -74,6 +74,23 @@ def dtype_from_name(name: str) -> np.dtype[Any]:
         version = getattr(extension, "__version__", "unknown")
         raise BackendError(f"dtype {name} is unknown to ml_dtypes {version}: a newer version is needed")
     return np.dtype(getattr(extension, name))
+
+
+def as_sendable(array: Any) -> tuple[npt.NDArray[Any], str]:
+    """Return what can be sent as a NumPy array, and the name of its dtype.
+
+    Raises:
+        ArgumentError: no array, such as rows of unequal length, or one of a dtype that does not travel.
+
+    Example:
+        >>> as_sendable([[1.5]])
+        (array([[1.5]]), 'float64')
+    """
+    try:
+        converted = np.asarray(array)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged; a tensor that wants gradients
+        raise ArgumentError(f"array cannot be sent: {error}") from error
+    return converted, wire_name(converted.dtype)
 
 
 def as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -58,7 +58,7 @@ class Roles:
     @property
     def has_peers(self) -> bool:
         """Whether some rank receives its batches from another one."""
-        return len(self.lanes[0]) > 1
+        return any(len(lane) > 1 for lane in self.lanes)
 
     def lane_of(self, rank: int) -> int:
         """Return the plan rank whose lane holds global rank `rank`."""

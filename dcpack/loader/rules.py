@@ -243,7 +243,7 @@ class Request:
             raise ArgumentError(f"external_step_source does not go with {list_offenders(refused)}")
         if roles.has_peers:
             raise ArgumentError(
-                f"external_step_source is data parallel only, but {len(roles.lanes[0])} ranks share each batch"
+                f"external_step_source is data parallel only, but {max(map(len, roles.lanes))} ranks share a batch"
             )
 
     def _check_planned_cp(self, rule: CostRule) -> None:

@@ -237,5 +237,5 @@ def test_it_is_data_parallel_only() -> None:
             None, mesh(dp=1, tp=2), config(), external_step_source=Steps([]), metadata_fn=describe
         )
 
-    with pytest.raises(dcpack.PeerError, match="data parallel only, but 2 ranks share each batch"):
+    with pytest.raises(dcpack.PeerError, match="data parallel only, but 2 ranks share a batch"):
         on_ranks(2, body)

@@ -33,6 +33,12 @@ def test_other_names_of_data_parallel_axes() -> None:
     assert roles.planner == 1  # rank 2, the lowest constructor
 
 
+def test_peers_are_found_in_any_lane_of_processes() -> None:
+    roles = assign_roles(MeshAxes(names=("dp", "tp"), ranks=np.array([[2, 2], [0, 1], [0, 1]])))
+    assert roles.lanes == ((2,), (0, 1))
+    assert roles.has_peers
+
+
 def test_what_the_mesh_does_not_have_is_named() -> None:
     axes = FakeBackend().describe_mesh(mesh(dp=2, tp=2))
     with pytest.raises(ArgumentError, match=r"dp_dim_names must be axes of the mesh \('dp', 'tp'\), got 'data'"):

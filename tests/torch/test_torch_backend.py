@@ -193,6 +193,13 @@ def test_to_device_of_nested_values():
         TorchGlooBackend().to_device(np.array([None]))
 
 
+def test_what_makes_no_array_is_refused_by_an_error_of_ours():
+    world = TorchGlooBackend().world()
+    for call in (world.to_wire, world.wire_size):
+        with pytest.raises(ArgumentError, match=r"array cannot be sent: .*inhomogeneous"):
+            call([[1], [2, 3]])
+
+
 def test_a_dtype_that_torch_lacks():
     with pytest.raises(ArgumentError, match="dtype float8_e3m4 cannot be made a tensor: torch has no such dtype"):
         array_as_tensor(np.zeros(2, ml_dtypes.float8_e3m4))

@@ -101,6 +101,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 def test_copies_are_on_a_stream_of_their_own_and_used_on_the_users(streams: Streams):
     copies = CopyStream(streams, _DEVICE)
+    assert streams.num_streams == 1, "two threads that begin their first copies at once must share it"
     finish = copies.begin({"a": np.array([3.0, 1.0]), "b": [torch.tensor([5.0])], "name": "x"})
     assert streams.notes == ["pin", "copy 3 on side 1", "pin", "copy 5 on side 1", "event on side 1"]
     streams.notes.clear()
