@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_array, check_kinds
+from dcpack._checks import Int64Array, as_array, check_items, check_kinds
 from dcpack.comm import Communicator
 from dcpack.comm.dtypes import as_bytes, dtype_from_name, from_bytes, wire_name
 from dcpack.errors import ArgumentError
@@ -29,7 +29,7 @@ def restore(
     gathered: GatheredSamples,
     plan: Plan,
     batches: Mapping[int, Sequence[PackedBatch]],
-    outputs: Mapping[int, Sequence[Any]],
+    outputs: Mapping[int, Sequence[Any] | npt.NDArray[Any]],
     *,
     topology: Topology | None = None,
     sharding: str = "zigzag",
@@ -44,8 +44,8 @@ def restore(
         gathered: what `gather_samples` returned.
         plan: the plan that was carried out.
         batches: what `exchange_samples` returned.
-        outputs: for each plan rank of this process one array a batch, [t, ...] with t the tokens of the batch; dtype
-            and further dimensions are the same everywhere.
+        outputs: for each plan rank of this process one array a batch, in a list or stacked, [t, ...] with t the tokens
+            of the batch; dtype and further dimensions are the same everywhere.
         topology: as given to `exchange_samples`.
         sharding: as given to `exchange_samples`.
         fill_value: stands where a token was dropped by the overlong policy.
@@ -78,6 +78,7 @@ def restore(
             batches=(batches, Mapping),
             outputs=(outputs, Mapping),
         )
+        outputs = {rank: list(check_items(f"outputs[{rank}]", given)) for rank, given in outputs.items()}
         kind = _kind_of_outputs(batches, outputs)
         deliveries = deliveries_of(plan, sharding)
         back = _ReturnRoutes.of(communicator, gathered.table, plan, deliveries, topology)
@@ -117,8 +118,7 @@ def _kind_of_outputs(
     """Check the outputs of this process against its batches; None where it has no batch."""
     if set(outputs) != set(batches):
         raise ArgumentError(f"outputs must be of ranks {list(batches)}, got {list(outputs)}")
-    for name, given in (("batches", batches), ("outputs", outputs)):
-        check_kinds(**{f"{name}[{rank}]": (mine, list | tuple) for rank, mine in given.items()})
+    check_kinds(**{f"batches[{rank}]": (mine, list | tuple) for rank, mine in batches.items()})
     kinds: dict[_OutputKind, str] = {}
     for rank, mine in batches.items():
         if len(outputs[rank]) != len(mine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dcpack._checks import as_lengths, check_int, check_items, check_kinds, list_offenders
+from dcpack._checks import as_lengths, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["FIRST_STAGE_FIELDS", "LAST_STAGE_FIELDS", "StageNeeds", "needs_of_stage", "needs_of_virtual_stages"]
@@ -46,7 +46,7 @@ def needs_of_virtual_stages(
     """
     check_kinds(is_first=(is_first, bool), is_last=(is_last, bool))
     vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
-    stages = as_lengths("mtp_stages", list(check_items("mtp_stages", mtp_stages))).tolist()
+    stages = as_lengths("mtp_stages", mtp_stages).tolist()
     if wrong := [str(stage) for stage in stages if stage >= vpp_size]:
         raise ArgumentError(f"mtp_stages must be from 0 to {vpp_size - 1}, got {list_offenders(wrong)}")
     return tuple(

@@ -72,6 +72,17 @@ def test_the_round_trip_is_the_identity(
     assert dcpack.run_ranks(2, fn) == [[[1, 2, 3, 4, 5], list(range(10, 17))], [[30, 31, 32, 33, 34, 35]]]
 
 
+def test_outputs_of_equal_shape_may_be_stacked() -> None:
+    def fn(communicator: dcpack.Communicator) -> list[Any]:
+        gathered = gather_samples(communicator, [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5, 6]}])
+        plan = dcpack.plan(gathered.table.lengths, num_ranks=1, capacity=3)
+        batches = exchange_samples(communicator, gathered, plan)
+        stacked = np.stack([tokens_of(batch) for batch in batches[0]])
+        return values(restore(communicator, gathered, plan, batches, {0: stacked}))
+
+    assert dcpack.run_ranks(1, fn) == [[[1, 2, 3], [4, 5, 6]]]
+
+
 def test_further_dims_come_back(plan_of: PlanOf) -> None:
     plan = mixed_plan(plan_of)
 
@@ -283,6 +294,7 @@ def wrong(
     [
         (lambda mine: {}, "outputs must be of ranks [1], got []"),
         (lambda mine: {**mine, 5: []}, "outputs must be of ranks [1], got [1, 5]"),
+        (lambda mine: {1: 0.5}, "outputs[1] must be a sequence of items, got 0.5 (float)"),
         (lambda mine: {1: mine[1][:1]}, "rank 1 has 2 batches, got 1 outputs"),
         (lambda mine: {1: [mine[1][0], np.zeros(3)]}, "outputs[1][1] must have 4 tokens first, got shape (3,)"),
         (lambda mine: {1: [mine[1][0], 0.5]}, "outputs[1][1] must have 4 tokens first, got shape ()"),
