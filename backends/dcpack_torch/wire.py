@@ -58,7 +58,8 @@ def tensor_as_bytes(tensor: torch.Tensor) -> tuple[torch.Tensor, str, tuple[int,
     name = wire_name_of(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
     flat = plain.reshape(-1).contiguous()
-    # Without elements a tensor may have strides, such as those of an empty NumPy array, that cannot be viewed.
+    # Without elements, or with one, a tensor may have any stride, such as that of a column of one row: it has no view.
+    flat = flat.as_strided(flat.shape, (1,))
     data = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
     return data, name, tuple(tensor.shape)
 

@@ -50,6 +50,7 @@ def test_every_dtype_keeps_its_bits(name: str) -> None:
         torch.tensor([1.0, 2.0], requires_grad=True),
         torch.tensor(5),
         torch.empty(0, 3),
+        torch.arange(6).reshape(1, 6)[:, 3],  # one element, with the stride of a row
     ],
 )
 def test_views_travel_by_their_values(tensor: torch.Tensor) -> None:
