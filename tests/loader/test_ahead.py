@@ -17,7 +17,7 @@ from dcpack import DistributedDataLoader, build_distributed_dataloader
 from dcpack.comm import Communicator, FakeBackend
 from dcpack.loader import ahead
 
-from loader_helpers import LENGTHS, Numbered, config, describe, domain, on_ranks, sampler  # isort: skip
+from loader_helpers import LENGTHS, Numbered, config, describe, domain, on_ranks, sampler, threads_of_loaders  # isort: skip
 
 MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": describe},
@@ -51,8 +51,17 @@ def take(loader: DistributedDataLoader, count: int) -> None:
         next(loader)
 
 
+_of_others: set[threading.Thread] = set()  # tests of other files may leave some that wait for a deadline
+
+
 def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "dcpack-loader"]
+    return [thread for thread in threads_of_loaders() if thread not in _of_others]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads_of_others() -> None:
+    gc.collect()
+    _of_others.update(threads_of_loaders())
 
 
 @pytest.fixture(autouse=True)

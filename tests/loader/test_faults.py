@@ -15,7 +15,7 @@ from dcpack import DistributedDataLoader, SampleMetadata, WorkloadCost, build_di
 from dcpack.comm import Communicator, FakeBackend, Fault
 from dcpack.loader import ahead
 
-from loader_helpers import LENGTHS, Numbered, config, mesh, sampler  # isort: skip
+from loader_helpers import LENGTHS, Numbered, config, mesh, sampler, threads_of_loaders  # isort: skip
 
 STAGES = ("read", "describe", "price", "plan", "pack", "deliver", "device", "train")
 # A rank that vanished is found out by deadlines: short ones here, which a busy machine still keeps.
@@ -192,10 +192,19 @@ def test_a_rank_that_exits(stage: str, rank: int) -> None:
     assert no_thread_is_left()
 
 
+_of_others: set[threading.Thread] = set()  # tests of other files may leave some that wait for a deadline
+
+
+@pytest.fixture(autouse=True, scope="module")
+def threads_of_others() -> None:
+    gc.collect()
+    _of_others.update(threads_of_loaders())
+
+
 def no_thread_is_left(seconds: float = 20.0) -> bool:
     gc.collect()  # a loader that an earlier test left is only ended when it is collected
     end = time.monotonic() + seconds
-    while any(thread.name == "dcpack-loader" for thread in threading.enumerate()):
+    while any(thread not in _of_others for thread in threads_of_loaders()):
         if time.monotonic() > end:
             return False
         time.sleep(0.002)
