@@ -51,18 +51,15 @@ class SizeTable:
         inside = np.cumsum(counts[rows]) - counts[rows]
         members = items[np.repeat(starts[rows] - inside, counts[rows]) + np.arange(int(counts[rows].sum()))]
         lengths = problem.lengths[members]
-        if problem.padding is None:
-            tokens = np.add.reduceat(lengths, inside)[:, np.newaxis]
+        if problem.padding is None:  # what fits at the present size fits at larger ones
             self.table = times.table(np.add.reduceat(problem.cost.columns(lengths), inside, axis=0), grid)
         else:
-            tokens = np.zeros((rows.size, grid.size), np.int64)
             for k, g in enumerate(grid):
                 padded = problem.padded_to(lengths, int(times.sizes[g]))
-                tokens[:, k] = np.add.reduceat(padded, inside)
                 sums = np.add.reduceat(problem.cost.columns(padded), inside, axis=0)
-                self.table[:, k] = times.table(sums, np.array([g]))[:, 0]
-        larger = grid[np.newaxis, :] > self.size_index[rows][:, np.newaxis]
-        self.table[~larger | (tokens > problem.limits[grid])] = np.inf
+                fits = np.add.reduceat(padded, inside) <= problem.limits[g]
+                self.table[:, k] = np.where(fits, times.table(sums, np.array([g]))[:, 0], np.inf)
+        self.table[grid <= self.size_index[rows][:, np.newaxis]] = np.inf
 
     def within(self, target: float) -> Int64Array:
         """Return int64[g], the index of the smallest size, from the present one, within `target`; -1 where none is."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from problems import problem
 
-from dcpack.scheduling.speeds import deal_speeds
+from dcpack.scheduling.speeds import _Search, deal_speeds
 from dcpack.scheduling.timing import GroupTimes
 
 
@@ -40,3 +40,41 @@ def test_nothing_where_memory_is_too_tight_or_nothing_is_long() -> None:
     assert list(deal_speeds(GroupTimes(short), 2, 3)) == []
     tight = problem([400, 400, 400], 4)
     assert list(deal_speeds(GroupTimes(tight), 2, 3)) == []
+
+
+def test_sums_of_the_dealt_long_items_equal_the_plain_form() -> None:
+    rng = np.random.default_rng(5)
+    given = problem(np.append(rng.integers(1, 100, 30), rng.integers(150, 700, 6)).tolist(), 16)
+    times = GroupTimes(given)
+    search = _Search(times, 2)
+    some_wide = some_infeasible = False
+    for c, targets in enumerate(search.targets.tolist()):
+        free, slack, feasible = [16, 16], 0.0, True
+        narrow, ranks_times_tokens = search.narrow_work, search.narrow_tokens
+        for w, item in enumerate(given.longest_first[: search.num_wide]):
+            alone = times.alone(np.arange(5), np.full(5, item))
+            sizes = []
+            for target in targets:
+                works = [k for k in range(5) if k >= times.smallest[item] and alone[k] <= target]
+                sizes.append(int(times.sizes[works[0]]) if works else 17)
+            areas = [n * t if n <= f else np.inf for n, t, f in zip(sizes, targets, free, strict=True)]
+            chosen = int(np.argmin(areas))
+            work = float(alone[times.smallest[item]] * times.sizes[times.smallest[item]])
+            feasible &= areas[chosen] < np.inf
+            ranks_times_tokens += sizes[chosen] * int(given.lengths[item])
+            if sizes[chosen] > 1:
+                assert search.chosen[w, c] == chosen
+                free[chosen] -= sizes[chosen]
+                slack += areas[chosen] - work if areas[chosen] < np.inf else 0.0
+            else:
+                assert search.chosen[w, c] == -1
+                narrow += work
+        some_infeasible |= not feasible
+        some_wide |= slack > 0
+        assert search.feasible[c] == feasible
+        assert search.free[c].tolist() == free
+        assert search.ranks_times_tokens[c] == ranks_times_tokens
+        assert np.isclose(search.slack[c], slack)
+        assert np.isclose(search.narrow[c], narrow)
+    assert some_wide
+    assert some_infeasible

@@ -55,6 +55,27 @@ def test_fit_sees_capacity_ranks_and_company_of_oversized_items() -> None:
     assert not times.fit([[Group(4, [1, 2])]])
 
 
+def test_ranks_add_up_over_a_step_where_their_groups_sit() -> None:
+    # Larger groups sit first: the middle group of 2 has ranks 0 and 1, then come rank 2 and rank 3.
+    microbatches = [[Group(1, [0]), Group(2, [1]), Group(1, [2])], [Group(2, [3]), Group(1, [4]), Group(1, [5])]]
+    lengths = [80, 60, 20, 40, 10, 70]
+    unit = float(GroupTimes(problem([80], 1)).alone(array(0), array(0))[0]) / 80
+    ranks = [[30, 30, 80, 20], [20, 20, 10, 70]]
+    assert GroupTimes(problem(lengths, 4)).step_time(microbatches) / unit == pytest.approx(80 + 70)
+    step = GroupTimes(problem(lengths, 4, sync="step"))
+    assert step.step_time(microbatches) / unit == pytest.approx(max(map(sum, zip(*ranks, strict=True))))
+
+
+def test_tables_hold_the_times_of_single_items() -> None:
+    for padding in (None, PaddingRule(tp=4)):
+        times = GroupTimes(problem([80, 60, 500], 8, padding=padding))
+        table = times.alone_table(array(2, 0), array(0, 3))
+        assert table.shape == (2, 2)
+        for row, item in enumerate((2, 0)):
+            for column, size in enumerate((0, 3)):
+                assert table[row, column] == times.alone(array(size), array(item))[0]
+
+
 def test_each_doubling_of_the_mean_cp_costs_four_percent() -> None:
     times = GroupTimes(problem([50, 50], 8))
     assert times.score(1000.0, [Group(1, [0, 1])]) == 1000
