@@ -21,7 +21,7 @@ from dcpack.comm.agreement import describe_sides, require_same
 from dcpack.comm.control import VERBS, ControlRecord
 from dcpack.comm.counters import Counters
 from dcpack.comm.failures import Failure, agreed_error, name_ranks
-from dcpack.errors import ArgumentError, PeerError
+from dcpack.errors import ArgumentError, BackendError, PeerError
 
 __all__ = ["DEFAULT_DEADLINE_S", "DEFAULT_MAX_MESSAGE_BYTES", "Begun", "GroupMember", "Prepared", "check_deadline"]
 
@@ -186,8 +186,12 @@ class GroupMember(ABC):
 
         Returns:
             Every member's record, and from each a block of `inline_bytes` bytes: its own and then anything.
+
+        Raises:
+            BackendError: the back end sets `inline_bytes` and does not write this.
         """
-        raise NotImplementedError
+        del record, blocks
+        raise BackendError(f"{type(self).__name__} has inline_bytes {self.inline_bytes} and no _exchange_inline")
 
     @abstractmethod
     def _close(self) -> None:

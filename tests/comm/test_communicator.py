@@ -375,3 +375,14 @@ def test_a_long_partition_is_quoted_in_part():
     texts = run_ranks(40, fn)
     assert len(set(texts)) == 1
     assert texts[0].startswith("partitions differ in split (call 0): ranks 0, 1, 2, 3, 4, 5, 6, 8 and 31 more: [[0, 1,")
+
+
+def test_a_back_end_that_carries_nothing_inline_says_so_where_it_claims_to() -> None:
+    def body(communicator: Communicator) -> str:
+        communicator.inline_bytes = 8
+        with pytest.raises(PeerError) as failed:
+            communicator.barrier()
+        return str(failed.value)
+
+    for text in run_ranks(2, body):
+        assert text.endswith("BackendError: FakeCommunicator has inline_bytes 8 and no _exchange_inline")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import dcpack
-from dcpack import DistributedDatasetConfig, GlobalBatchSampler, SampleMetadata, Topology
+from dcpack import DistributedDataLoader, DistributedDatasetConfig, GlobalBatchSampler, SampleMetadata, Topology
 from dcpack.comm import Communicator
 
 LENGTHS = np.random.default_rng(7).integers(1, 30, 53)
@@ -148,3 +148,15 @@ def facts(batch: Any) -> dict[str, Any]:
 def threads_of_loaders() -> list[threading.Thread]:
     """The threads of loaders that are alive, whoever's they are."""
     return [thread for thread in threading.enumerate() if thread.name == "dcpack-loader"]
+
+
+def plans_ahead_and_taken(loader: DistributedDataLoader, data: Numbered) -> tuple[list[str], list[str], int]:
+    """Digests of the plans of an epoch planned ahead and of those that were carried out, and the reads in between."""
+    ahead = [plan.digest() for planned in loader.plan_epoch() for plan in planned.plans]
+    reads = sum(data.reads.values())
+    taken = []
+    for batch in loader:
+        if batch.is_last:
+            assert loader.last_planned is not None
+            taken += [plan.digest() for plan in loader.last_planned.plans]
+    return ahead, taken, reads

@@ -16,6 +16,7 @@ from dcpack.data import ArraySource, write_megatron_index
 from dcpack.loader import CPPlanning
 
 from loader_helpers import (  # isort: skip
+    plans_ahead_and_taken,
     LENGTHS,
     Numbered,
     by_index,
@@ -224,14 +225,7 @@ def test_an_epoch_is_planned_ahead_without_reading() -> None:
             metadata=LENGTHS,
             batch_sampler=sampler(),
         )
-        ahead = [plan.digest() for planned in loader.plan_epoch() for plan in planned.plans]
-        reads = sum(data.reads.values())
-        found = []
-        for batch in loader:
-            if batch.is_last:
-                assert loader.last_planned is not None
-                found += [plan.digest() for plan in loader.last_planned.plans]
-        return ahead, found, reads
+        return plans_ahead_and_taken(loader, data)
 
     for ahead, found, reads in on_ranks(2, body):
         assert ahead == found

@@ -14,6 +14,7 @@ from dcpack.comm import Communicator
 from dcpack.loader import CPPlanning
 
 from loader_helpers import (  # isort: skip
+    plans_ahead_and_taken,
     Numbered,
     by_step,
     config,
@@ -102,14 +103,7 @@ def test_an_epoch_is_planned_ahead_without_reading(drop_last: bool) -> None:
     def body(communicator: Communicator) -> tuple[list[str], list[str], int]:
         data = Numbered(LONG)
         loader = build(mesh(dp=2, cp=2), data, drop_last=drop_last)
-        ahead = [plan.digest() for planned in loader.plan_epoch() for plan in planned.plans]
-        reads = sum(data.reads.values())
-        found = []
-        for batch in loader:
-            if batch.is_last:
-                assert loader.last_planned is not None
-                found += [plan.digest() for plan in loader.last_planned.plans]
-        return ahead, found, reads
+        return plans_ahead_and_taken(loader, data)
 
     for ahead, found, reads in on_ranks(4, body):
         assert ahead == found
