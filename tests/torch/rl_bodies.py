@@ -27,7 +27,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
         ("jax", jax.device_put, jax.Array),
     ):
         found[name] = shared_bodies.gather_rollouts(world, make, kind)
-    half: Any = dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))
+    half = _connected_groups([list(range(size // 2)), list(range(size // 2, size))])
     mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=20.0).world()
     found["half"] = BatchedDataDict(r=[rank] * rank).all_gather(mine)["r"]
     bfloat = BatchedDataDict(x=torch.full((rank, 1), 0.5, dtype=torch.bfloat16)).all_gather(world)["x"]
@@ -78,10 +78,17 @@ def broadcast_batches(rank: int, size: int) -> list[Any]:
     )
 
 
+def _connected_groups(members: list[list[int]]) -> list[Any]:
+    """A group of torch's for each list of ranks, connected on all: who leaves at once then leaves nobody behind."""
+    groups: list[Any] = [dist.new_group(ranks) for ranks in members]
+    dist.barrier()
+    return groups
+
+
 def random_data(rank: int, size: int, tp_size: int, broadcast_within_tp: bool) -> dict[str, Any]:
     """The samples that this rank sees in two epochs, as numbers of the dataset, and what kind of loader it has."""
-    tp_groups: Any = [dist.new_group(list(range(start, start + tp_size))) for start in range(0, size, tp_size)]
-    dp_groups: Any = [dist.new_group(list(range(start, size, tp_size))) for start in range(tp_size)]
+    tp_groups = _connected_groups([list(range(start, start + tp_size)) for start in range(0, size, tp_size)])
+    dp_groups = _connected_groups([list(range(start, size, tp_size)) for start in range(tp_size)])
     parts = get_random_dataset_fsdp_tp(
         4,
         1000,
@@ -114,7 +121,7 @@ def random_varlen(rank: int, size: int) -> tuple[int, list[Any]]:
 
 
 def random_data_without_dp_group(rank: int, size: int) -> str:
-    pairs: Any = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    pairs = _connected_groups([[0, 1], [2, 3]])
     try:
         get_random_dataset_fsdp_tp(1, 10, 4, tp_group=pairs[rank // 2])
     except ValueError as error:
