@@ -10,6 +10,7 @@ from dcpack.batched_data_dict.columns import ListKind
 from dcpack.batched_data_dict.kinds import count_rows, kind_named, kind_of
 from dcpack.batched_data_dict.packed_column import PackedKind
 from dcpack.comm import Communicator, all_gather_trees
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 
 __all__ = ["gather_columns", "stack_columns"]
@@ -100,14 +101,11 @@ def gather_columns(
             f"group must be a dcpack Communicator, got {type(communicator).__name__}; for a process group of torch: "
             "dcpack.get_backend('torch-gloo', group=group).world()"
         )
-    try:
+    with tell_failure(communicator):  # the others wait in their gather
         count_rows(columns)
         kinds = {key: kind_of(key, column) for key, column in columns.items()}
         pads = ", ".join(sorted(f"{key!r}: {value!r}" for key, value in _pads(pad_value_dict).items()))
         tree = [pads, {key: [kind.name, kind.to_tree(columns[key])] for key, kind in kinds.items()}]
-    except Exception as error:
-        communicator.agree(error)  # the others, who wait in their gather, raise it too
-        raise
     gathered = all_gather_trees(communicator, tree)
     if len({text for text, _ in gathered}) > 1:
         listed = list_offenders([f"rank {rank} has {{{text}}}" for rank, (text, _) in enumerate(gathered)])

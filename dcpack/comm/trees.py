@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from dcpack._checks import check_kinds
 from dcpack.comm.communicator import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 
 __all__ = ["all_gather_trees", "broadcast_tree", "decode_tree", "encode_tree", "encoded_size"]
@@ -153,11 +154,8 @@ def _header_of(writer: _Writer, tree: Any) -> bytes:
 
 def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:
     """Encode `tree`, or make the call with its error instead, so that the others, who wait in theirs, raise it too."""
-    try:
+    with tell_failure(communicator):
         return _encode(communicator, tree)
-    except Exception as error:
-        communicator.agree(error)
-        raise  # not reached: agree raises where it is given an error
 
 
 def _encode(communicator: Communicator, tree: Any) -> Any:

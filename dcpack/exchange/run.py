@@ -12,6 +12,7 @@ import numpy as np
 
 from dcpack._checks import BoolArray, Int64Array, check_kinds, list_offenders
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError, PeerError, PlanError
 from dcpack.exchange.batches import PackedBatch, build_batches, check_dummy_fields
 from dcpack.exchange.codec import Parcels, decode, encode
@@ -57,10 +58,8 @@ def check_same_plan(communicator: Communicator, plan: Plan) -> None:
 
 def _check_kinds_everywhere(communicator: Communicator, **given: tuple[Any, Any]) -> None:
     """Do as `check_kinds` does; others, who wait in the next call, raise what is wrong here too."""
-    try:
+    with tell_failure(communicator):
         check_kinds(**given)
-    except ArgumentError as error:
-        communicator.agree(error)
 
 
 def _check_alike(communicator: Communicator, plan: Plan, **options: Any) -> None:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from dcpack._checks import Int64Array
 from dcpack.comm import Communicator, broadcast_tree
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 from dcpack.loader.batches import LoaderBatch
 from dcpack.loader.roles import Roles
-from dcpack.loader.sharing import tell_failure
 from dcpack.loader.specs import TensorFieldSpec
 
 __all__ = ["Delivery", "check_batch_spec"]

@@ -13,13 +13,13 @@ import numpy as np
 
 from dcpack._checks import list_offenders
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError
 from dcpack.loader.batches import Draft, Packing, Step
 from dcpack.loader.online import describe_sample
 from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
-from dcpack.loader.sharing import tell_failure
 from dcpack.loader.stages import Stages
 from dcpack.loader.step_table import LocalSample, gather_table, require_same_place
 from dcpack.loader.types import SampleKey, SampleMetadata

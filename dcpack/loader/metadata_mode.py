@@ -10,13 +10,14 @@ import numpy as np
 
 from dcpack._checks import as_lengths
 from dcpack.comm import Communicator, all_gather_trees
+from dcpack.comm.guard import tell_failure
 from dcpack.data.megatron import read_idx_lengths
 from dcpack.errors import ArgumentError
 from dcpack.loader.batches import Draft, Packing, Step, call_user, make_batches
 from dcpack.loader.planning import StepLayout, WindowPlanner
 from dcpack.loader.reading import num_valid_tokens
 from dcpack.loader.rounds import Round, SamplerSource, SamplerSteps
-from dcpack.loader.sharing import Planned, tell_failure
+from dcpack.loader.sharing import Planned
 from dcpack.loader.step_table import LocalSample, StepTable, describe, merge_table
 from dcpack.loader.types import SampleKey, SampleMetadata
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dcpack.comm import Communicator, encoded_size
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 from dcpack.loader.batches import Draft, Packing, Step, call_user
 from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
 from dcpack.loader.reading import num_valid_tokens
 from dcpack.loader.rounds import Round, SamplerSource, SamplerSteps, indices_of
-from dcpack.loader.sharing import tell_failure
 from dcpack.loader.step_table import LocalSample, gather_table
 from dcpack.loader.types import SampleKey, SampleMetadata
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from dcpack._checks import Int64Array
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.comm.trees import decode_tree, encode_tree
-from dcpack.loader.sharing import tell_failure
 
 __all__ = ["exchange_payloads"]
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from dcpack._checks import BoolArray, Int64Array, check_kinds, list_offenders
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError
 from dcpack.exchange import GatheredSamples, PackedBatch, align_fields, exchange_samples, gather_samples
 from dcpack.loader.batches import Draft, LoaderBatch, Step, call_user
 from dcpack.loader.cp_planner import CPPlanner
 from dcpack.loader.rounds import SamplerSource, SamplerSteps, indices_of
-from dcpack.loader.sharing import Planned, tell_failure
+from dcpack.loader.sharing import Planned
 from dcpack.loader.step_table import require_same_step
 from dcpack.loader.types import SampleMetadata
 from dcpack.plans import Plan

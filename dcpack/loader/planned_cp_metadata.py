@@ -10,6 +10,7 @@ import numpy as np
 
 from dcpack._checks import Int64Array, list_offenders
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 from dcpack.exchange import GatheredSamples, PackedBatch
 from dcpack.loader.batches import Draft, Step
@@ -17,7 +18,7 @@ from dcpack.loader.cp_planner import CPPlanner
 from dcpack.loader.metadata_mode import Metadata
 from dcpack.loader.planned_cp import CPSteps, join_columns
 from dcpack.loader.rounds import Round, SamplerSource, indices_of
-from dcpack.loader.sharing import Planned, tell_failure
+from dcpack.loader.sharing import Planned
 from dcpack.plans import Plan
 
 __all__ = ["PlannedCPMetadataSteps", "readers_of"]

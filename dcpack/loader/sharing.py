@@ -1,70 +1,21 @@
-"""Calls among the constructors: telling of a failure, and coming to the same plans."""
+"""Calls among the constructors: coming to the same plans."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.comm.trees import broadcast_tree
-from dcpack.errors import PeerError, PlanError
+from dcpack.errors import PlanError
 from dcpack.plans import Plan
 from dcpack.scheduling.local_gain import Decision
 
-__all__ = ["Planned", "as_failure", "share_plans", "tell_failure"]
-
-
-def as_failure(error: Exception) -> Exception:
-    """Return what to tell of an error: itself, but for a StopIteration, which would look like an end on its way up.
-
-    Example:
-        >>> as_failure(KeyError("x")), as_failure(StopIteration())
-        (KeyError('x'), RuntimeError('StopIteration was raised by what cannot end here'))
-    """
-    if not isinstance(error, StopIteration):
-        return error
-    failure = RuntimeError("StopIteration was raised by what cannot end here")
-    failure.__cause__ = error
-    return failure
-
-
-@contextlib.contextmanager
-def tell_failure(communicator: Communicator, *, peer_errors: bool = False) -> Iterator[None]:
-    """Raise what the body raises on all ranks, which are or will be in their next call of `communicator`.
-
-    Without a failure it costs no call, unlike `Communicator.guard`.
-
-    Args:
-        communicator: whose ranks are told.
-        peer_errors: tell of a `PeerError` too, as it is one of another group; else all ranks know of it.
-
-    Example:
-        >>> from dcpack.comm import run_ranks
-        >>> def fn(communicator):
-        ...     with tell_failure(communicator):
-        ...         1 // communicator.rank
-        ...     communicator.barrier()
-        >>> try:
-        ...     run_ranks(2, fn)
-        ... except PeerError as error:
-        ...     print(error.rank, error.cause)
-        0 ZeroDivisionError
-    """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, PeerError) and not peer_errors:
-            raise
-        communicator.agree(as_failure(error))
-        raise  # not reached: agree raises where it is given an error
-    except BaseException as error:
-        with contextlib.suppress(PeerError):
-            communicator.agree(error)
-        raise
+__all__ = ["Planned", "share_plans"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from dcpack._checks import check_int
 from dcpack.comm import Communicator, broadcast_tree
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
-from dcpack.loader.sharing import tell_failure
 
 __all__ = ["TPBroadcastDataLoader"]
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dcpack._checks import Int64Array, check_choice, check_int, check_kinds, list_offenders
 from dcpack.comm import broadcast_tree
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
 from dcpack.export import megatron_fields, packed_seq_params
 from dcpack.layout import MAX_OFFSET, PackedOffsets, padding_mask
@@ -101,7 +102,7 @@ def get_batch_for_rank(
     """Return this rank's part of the next micro-batch. Collective over the tensor-parallel group, one message.
 
     The first rank of the group takes the next micro-batch, slices it for its CP rank and sends the slice to the others.
-    What the iterator yields is not changed. With `to_device` the ranks agree once more when all have moved theirs.
+    What the iterator yields is not changed. All ranks agree when each has its part, whether it moves arrays or not.
 
     Args:
         data_iterator: of `make_data_iterators`; None on all but the first rank of the tensor-parallel group.
@@ -114,8 +115,8 @@ def get_batch_for_rank(
         to_device: moves the arrays of the result, such as ``backend.to_device``; None leaves them on the host.
 
     Raises:
-        PeerError: the iterator has ended or is missing, a micro-batch lacks a field, or `to_device` failed; on every
-            rank of the group.
+        PeerError: the iterator has ended or is missing, a micro-batch lacks a field, a rank asks for another part of
+            it than the first one, or `to_device` failed where it is given; on every rank of the group.
 
     Example:
         >>> from dcpack.comm import run_ranks
@@ -133,8 +134,10 @@ def get_batch_for_rank(
     """
     message: dict[str, Any] | None = None
     index: Int64Array | None = None
+    asked = {"sharding": sharding, "padded_in_both": padded_in_both}
+    asked |= {"vpp_size": vpp_size, "vpp_stage": vpp_stage or 0, "has_mtp": has_mtp}
     check_kinds(groups=(groups, ParallelGroups))
-    with groups.tp.guard():
+    with tell_failure(groups.tp, peer_errors=True):  # the others wait in the broadcast
         check_kinds(padded_in_both=(padded_in_both, bool), to_device=(to_device, Callable | None))
         check_choice("sharding", sharding, SHARDINGS)
         needs = needs_of_stage(
@@ -146,17 +149,25 @@ def get_batch_for_rank(
         )
         if groups.tp.rank == 0:
             message, index = _take_next(data_iterator, needs, sharding)
+            message["asked"] = asked
         elif data_iterator is not None:
             raise ArgumentError("data_iterator must be None on all but the first rank of a tensor-parallel group")
     if groups.tp.size > 1:
         message = broadcast_tree(groups.tp, message, 0)
     assert message is not None
-    if index is None:
-        index = _slots_of(message["metadata"], sharding)
-    if to_device is None:
-        return _batch_of(message, index, groups, padded_in_both, lambda array: array)
-    with groups.tp.guard():
+    with groups.tp.guard():  # on all ranks, as none knows whether another one moves arrays
+        _check_asked(asked, message["asked"])
+        if index is None:
+            index = _slots_of(message["metadata"], sharding)
         return _batch_of(message, index, groups, padded_in_both, to_device)
+
+
+def _check_asked(asked: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    if wrong := [f"{name} {value!r}, not {first[name]!r}" for name, value in asked.items() if value != first[name]]:
+        raise ArgumentError(
+            "all ranks of a tensor-parallel group must ask for the same micro-batch; "
+            f"against the first: {list_offenders(wrong)}"
+        )
 
 
 def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> tuple[dict[str, Any], Int64Array]:
@@ -192,8 +203,9 @@ def _batch_of(
     index: Int64Array,
     groups: ParallelGroups,
     padded_in_both: bool,
-    to_device: Callable[[Any], Any],
+    to_device: Callable[[Any], Any] | None,
 ) -> RankBatch:
+    move = to_device or _stay
     metadata = message["metadata"]
     cp_size = metadata["local_cp_size"]
     offsets = PackedOffsets(**{name: metadata[name] for name in ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")})
@@ -207,12 +219,16 @@ def _batch_of(
         num_tokens=metadata["num_slots"],
     )
     return RankBatch(
-        fields={name: to_device(array) for name, array in megatron_fields(message["fields"]).items()},
-        packed_seq_params={name: _moved(value, to_device) for name, value in params.items()},
-        padding_mask=to_device(mask[index][np.newaxis]),
-        sample_fields=[{name: to_device(v) for name, v in fields.items()} for fields in message["sample_fields"]],
+        fields={name: move(array) for name, array in megatron_fields(message["fields"]).items()},
+        packed_seq_params={name: _moved(value, move) for name, value in params.items()},
+        padding_mask=move(mask[index][np.newaxis]),
+        sample_fields=[{name: move(v) for name, v in fields.items()} for fields in message["sample_fields"]],
     )
 
 
-def _moved(value: Any, to_device: Callable[[npt.NDArray[Any]], Any]) -> Any:
-    return to_device(value) if isinstance(value, np.ndarray) else value
+def _stay(array: Any) -> Any:
+    return array
+
+
+def _moved(value: Any, move: Callable[[npt.NDArray[Any]], Any]) -> Any:
+    return move(value) if isinstance(value, np.ndarray) else value

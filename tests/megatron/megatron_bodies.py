@@ -17,7 +17,7 @@ from dcpack_torch.megatron import MegatronPath, groups_of, options_from_config
 from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
 
 import dcpack
-from dcpack.megatron import StepOptions
+from dcpack.megatron import StepOptions, build_groups, pack_sequences
 
 
 def all_cases(rank: int, size: int, scheduler: str) -> list[dict[str, Any]]:
@@ -34,6 +34,17 @@ def all_cases(rank: int, size: int, scheduler: str) -> list[dict[str, Any]]:
     results = jobs.run_cases(backend.world(), cases, to_device)
     assert moved == {torch.Tensor}
     return results
+
+
+def moving_and_failing(rank: int, size: int) -> list[dict[str, Any]]:
+    """Take micro-batches with `to_device` on some ranks of a tensor-parallel group only, of which one fails."""
+    world = TorchGlooBackend(deadline_s=20.0).world()
+    mesh = dcpack.Topology(axes=("dp", "tp"), sizes=(2, size // 2))
+    sample = jobs._sample(0, 6)
+    return [
+        jobs.move_and_fail(build_groups(world, mesh), lambda: pack_sequences([sample]), givers)
+        for givers in ((0,), (1,), (0, 1))
+    ]
 
 
 # torch: process groups, tensors, tuples.

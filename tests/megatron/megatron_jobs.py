@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import dcpack
+from dcpack.errors import PeerError
 from dcpack.megatron import (
     METADATA_KEYS,
     ParallelGroups,
@@ -203,6 +204,30 @@ def _seen(
     arrays = {name: np.asarray(values) for name, values in batch.fields.items()}
     params = {n: v if n == "cp_group" else np.asarray(v).tolist() for n, v in batch.packed_seq_params.items()}
     return {"fields": arrays, "params": params, "padding_mask": np.asarray(batch.padding_mask)}
+
+
+def move_and_fail(groups: ParallelGroups, make_row: Callable[[], Any], givers: Sequence[int]) -> dict[str, Any]:
+    """Take two micro-batches with `to_device` on the ranks `givers` alone; in the first the last of them fails."""
+    place = groups.tp.rank
+    rows = iter([make_row(), make_row()]) if place == 0 else None
+    is_over, moved, fault = False, [], None
+
+    def to_device(array: Any) -> Any:
+        if not is_over and place == givers[-1]:
+            raise MemoryError("no room")
+        moved.append(is_over)
+        return array
+
+    given = to_device if place in givers else None
+    try:
+        get_batch_for_rank(rows, groups, to_device=given)
+    except PeerError as error:
+        fault = (error.rank, error.cause)
+    is_over = True
+    batch = get_batch_for_rank(rows, groups, to_device=given)
+    assert batch.fields["tokens"].shape == batch.padding_mask.shape
+    calls = {verb: count for verb, count in groups.tp.counters.calls.items() if count}
+    return {"fault": fault, "moved": any(moved), "calls": [part for item in sorted(calls.items()) for part in item]}
 
 
 def require_same(actual: Any, expected: Any, where: str = "value") -> None:

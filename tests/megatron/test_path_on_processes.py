@@ -32,3 +32,11 @@ def test_the_table_is_complete() -> None:
     wanted = set(itertools.product(jobs.LAYOUTS, jobs.SCHEDULERS, (2, 4)))
     assert len(jobs.LAYOUTS) == 9
     assert wanted <= keys
+
+
+def test_a_fault_of_one_that_moves_arrays_reaches_peers_that_move_none(launch: Callable[..., list[Any]]) -> None:
+    # Two tensor-parallel groups, (0, 1) and (2, 3); in each the last rank that gives `to_device` fails.
+    for rank, seen in enumerate(launch(4, "moving_and_failing")):
+        first = 2 * (rank // 2)
+        assert [each["fault"] for each in seen] == [(first + bad, "MemoryError") for bad in (0, 1, 1)]
+        assert [each["moved"] for each in seen] == [rank == first, rank > first, True]

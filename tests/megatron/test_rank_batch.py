@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def row(cp_size: int = 1, cp_rank: int = 0, num_slots: int = 20) -> dict[str, An
         fields["score"] = fields["score"].astype(np.float16)
         samples.append({**fields, "original_seq_len": np.array([length]), "padded_seq_len": np.array([8])})
     return pack_sequences(samples, num_slots=num_slots, local_cp_size=cp_size, cp_rank=cp_rank)
+
+
+def failing(error: Exception) -> Iterator[Any]:
+    raise error
+    yield
 
 
 def batches(axes: tuple[str, ...], sizes: tuple[int, ...], make: Any, **options: Any) -> list[RankBatch]:
@@ -128,6 +134,8 @@ def test_one_message_to_the_peers() -> None:
         (lambda: iter([{k: v for k, v in row().items() if k != "labels"}]), "the micro-batch lacks labels"),
         (lambda: iter([{k: v for k, v in row().items() if k != "cu_seqlens"}]), "the micro-batch lacks cu_seqlens"),
         (lambda: iter([row(cp_size=3)]), "sharding 'zigzag' over 3 ranks needs multiples of 6"),
+        (lambda: failing(PeerError("lost rank 7 of another group", rank=7)), "lost rank 7 of another group"),
+        (lambda: failing(KeyError("x")), "KeyError: 'x'"),
     ],
 )
 def test_a_fault_of_the_first_is_an_error_on_its_peers(source: Any, text: str) -> None:
@@ -167,24 +175,43 @@ def test_a_mesh_that_does_not_fit_the_world() -> None:
         dcpack.run_ranks(2, lambda world: build_groups(world, shared))
 
 
-def test_a_rank_that_cannot_move_its_arrays_is_told_to_its_group() -> None:
-    caught = {}
+@pytest.mark.parametrize("givers", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_whoever_gives_to_device_a_fault_of_one_is_an_error_on_all(givers: tuple[int, ...]) -> None:
+    size = 3
+    mesh = dcpack.Topology(axes=("tp",), sizes=(size,))
 
-    def fn(world: dcpack.Communicator) -> None:
-        groups = build_groups(world, dcpack.Topology(axes=("tp",), sizes=(2,)))
+    def fn(world: dcpack.Communicator) -> Any:
+        return jobs.move_and_fail(build_groups(world, mesh), row, givers)
 
-        def to_device(array: Any) -> Any:
-            if world.rank == 1:
-                raise MemoryError("no room")
-            return array
+    found = dcpack.run_ranks(size, fn, deadline_s=5.0)
+    assert [each["fault"] for each in found] == [(givers[-1], "MemoryError")] * size
+    # Then one succeeds: those that gave it have moved arrays, and all made the same calls.
+    assert [each["moved"] for each in found] == [rank in givers for rank in range(size)]
+    assert {tuple(each["calls"]) for each in found} == {("agree", 2, "broadcast", 2)}
 
-        try:
-            get_batch_for_rank(iter([row()]) if world.rank == 0 else None, groups, to_device=to_device)
-        except PeerError as error:
-            caught[world.rank] = (error.rank, error.cause)
 
-    dcpack.run_ranks(2, fn)
-    assert caught == {0: (1, "MemoryError"), 1: (1, "MemoryError")}
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"sharding": "contiguous"}, "sharding 'contiguous', not 'zigzag'"),
+        ({"padded_in_both": True}, "padded_in_both True, not False"),
+        ({"has_mtp": True}, "has_mtp True, not False"),
+        ({"vpp_stage": 1}, "vpp_stage 1, not 0"),
+        ({"vpp_size": 3, "vpp_stage": 2}, "vpp_size 3, not 2, vpp_stage 2, not 0"),
+    ],
+)
+def test_peers_must_ask_for_the_same(options: dict[str, Any], text: str) -> None:
+    mesh = dcpack.Topology(axes=("tp",), sizes=(2,))
+
+    def fn(world: dcpack.Communicator) -> str:
+        groups = build_groups(world, mesh)
+        asked = {"vpp_size": 2, "vpp_stage": 0, **(options if world.rank == 1 else {})}
+        with pytest.raises(PeerError) as caught:
+            get_batch_for_rank(iter([row()]) if world.rank == 0 else None, groups, **asked)
+        return str(caught.value)
+
+    for found in dcpack.run_ranks(2, fn, deadline_s=5.0):
+        assert f"must ask for the same micro-batch; against the first: {text}\n" in found
 
 
 class _OneSize:
