@@ -121,8 +121,8 @@ def step_bounds(
 ) -> dict[str, float]:
     """Return what no plan of one step can be below, in both sync modes.
 
-    Assumes what every sensible cost model holds: splitting a sequence never lowers the total work of its ranks, and a
-    longer bin never takes less time.
+    Assumes what every sensible cost model holds: splitting a sequence never lowers the total work of its ranks, a
+    longer bin never takes less time, and crossing nodes never saves any.
 
     Args:
         lengths: int64[n], real tokens of each sequence, at least 1.
@@ -160,7 +160,9 @@ def step_bounds(
     # No shorter sequence takes longer: at every size it is padded to no more, and it fits on no fewer sizes.
     usable = sizes[(fitting >= distinct[-1]) | (np.arange(sizes.size) == sizes.size - 1)]
     alone = cost.columns(padded_lengths(np.full_like(usable, distinct[-1]), usable, padding))
-    longest = float(cost.bin_time(alone, usable, np.zeros(usable.size, np.bool_)).min())
+    # More ranks than a node has lie on several, wherever the group sits.
+    crosses = np.zeros(usable.size, np.bool_) if cost.node_size is None else usable > cost.node_size
+    longest = float(cost.bin_time(alone, usable, crosses).min())
     fewest_tokens = distinct if padding is None else padded_lengths(distinct, cp_sizes[0], padding)
     for size in cp_sizes[1:] if padding is not None else ():
         fewest_tokens = np.minimum(fewest_tokens, padded_lengths(distinct, size, padding))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpack.bounds import balance_lower_bound, packing_lower_bound
+from dcpack.bounds import balance_lower_bound, packing_lower_bound, step_bounds
+from dcpack.cost import RingCost
 from dcpack.errors import ArgumentError
 
 
@@ -131,3 +132,11 @@ def test_balance_bound_names_bad_arguments() -> None:
         balance_lower_bound([[1]], 2)
     with pytest.raises(ArgumentError, match="costs must hold integers or floats, got dtype bool"):
         balance_lower_bound([True], 2)
+
+
+@pytest.mark.parametrize(("node_size", "longest"), [(None, 100.0), (8, 100.0), (4, 200.0), (2, 800.0)])
+def test_the_longest_sequence_waits_for_nodes_that_its_group_must_cross(node_size: int | None, longest: float) -> None:
+    # 200 tokens a rank: on 4 ranks 200 and 3 x 200 where they lie on several nodes, on 8 ranks 100 and 7 x 100.
+    cost = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=1.0, node_size=node_size)
+    found = step_bounds([800, 100], num_ranks=8, capacity=200, cp_sizes=(1, 2, 4, 8), padding=None, cost=cost)
+    assert found == {"work": 112.5, "longest": longest, "step_time": max(112.5, longest), "num_microbatches": 1.0}

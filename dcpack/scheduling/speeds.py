@@ -12,7 +12,7 @@ import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array
 from dcpack.scheduling.size_table import size_grid
-from dcpack.scheduling.timing import PRICE_OF_DOUBLING, GroupTimes
+from dcpack.scheduling.timing import GroupTimes
 
 __all__ = ["deal_speeds"]
 
@@ -64,7 +64,7 @@ class _Search:
     """
 
     def __init__(self, times: GroupTimes, count: int) -> None:
-        problem = times.problem
+        self.times, problem = times, times.problem
         self.num_ranks, self.base = problem.num_ranks, int(times.sizes[0])
         powers = _MAX_RATIO ** (np.linspace(0, 1, _RATIOS)[:, np.newaxis] * (1 - np.arange(count) / (count - 1)))
         speeds = np.rint(2.0**40 * powers) / 2.0**40  # the last bits of a power differ between machines
@@ -119,8 +119,7 @@ class _Search:
         mean_wide = (self.ranks_times_tokens - self.narrow_tokens) / wide_tokens
         shared = self.ranks_times_tokens + beside * self.narrow_tokens * mean_wide
         mean_cp = shared[works] / (self.narrow_tokens + wide_tokens)
-        fraction, exponent = np.frexp(mean_cp)
-        score = np.rint(self.targets[works].sum(axis=1) * (1 + PRICE_OF_DOUBLING * (exponent + 2 * fraction - 2)))
+        score = self.times.priced(self.targets[works].sum(axis=1), mean_cp)
         return works[np.lexsort((works, score))].tolist()
 
 

@@ -22,6 +22,7 @@ _BITS = 40
 PRICE_OF_DOUBLING = 0.04
 """What each doubling of the mean CP must gain: a cost model knows little of kernels that run short."""
 _PRICE_BEYOND = 0.2  # what each doubling beyond the usual mean CP must gain on top of that
+_STEEP, _STEP = 0.5, 0.1  # what a first part of a doubling beyond it must gain: steeply, up to that much
 
 
 class GroupTimes:
@@ -113,10 +114,14 @@ class GroupTimes:
         ranks = np.repeat([size for size, _ in sized], [len(members) for _, members in sized])
         lengths = self.problem.lengths[items]
         mean = int((lengths * ranks).sum()) / int(lengths.sum())
-        price = PRICE_OF_DOUBLING * _doublings(mean)
-        if mean > self.usual_mean_cp:
-            price += _PRICE_BEYOND * (_doublings(mean) - _doublings(self.usual_mean_cp))
-        return float(np.rint(time * (1 + price)))
+        return float(self.priced(np.array([time]), np.array([mean]))[0])
+
+    def priced(self, times: Float64Array, mean_cp: Float64Array) -> Float64Array:
+        """Return float64[n]: `times` plus the price of a mean CP (float64[n]) each; see docs/decisions/0010."""
+        doublings = _doublings(mean_cp)
+        beyond = np.maximum(doublings - _doublings(np.array([self.usual_mean_cp])), 0.0)
+        excess = np.maximum(_PRICE_BEYOND * beyond, np.minimum(_STEEP * beyond, _STEP))
+        return np.rint(times * (1 + PRICE_OF_DOUBLING * doublings + excess))
 
     def fit(self, microbatches: list[MicroBatch]) -> bool:
         """Tell whether groups, none empty, are within the ranks of each micro-batch and the capacity of a rank.
@@ -184,9 +189,9 @@ def mean_cp(problem: Problem, microbatches: list[MicroBatch]) -> float:
     return sum(size * tokens for size, tokens in sized) / sum(tokens for _, tokens in sized)
 
 
-def _doublings(mean: float) -> float:
+def _doublings(mean: Float64Array) -> Float64Array:
     """Return about the logarithm of `mean` to base 2: linear between powers of two, the same on every machine."""
-    fraction, exponent = math.frexp(mean)
+    fraction, exponent = np.frexp(mean)
     return exponent + 2 * fraction - 2
 
 

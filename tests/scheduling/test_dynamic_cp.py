@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import dcpack
+import dcpack.scheduling.choice as choice
 import dcpack.scheduling.dynamic_cp as module
 from dcpack.cost import RingCost
 from dcpack.errors import InfeasibleError
 from dcpack.metrics import mean_cp_size
-from dcpack.scheduling.base import Group, MicroBatch
-from dcpack.scheduling.timing import GroupTimes
+from dcpack.scheduling.base import MicroBatch
 
 LINEAR = RingCost(linear=1.0, quadratic=0.0, ring_intra=0.0, ring_inter=0.0)  # time is tokens / CP size
 
@@ -86,14 +86,26 @@ def test_sparse_batches_stay_near_the_bound(count: int, num_ranks: int, cp_sizes
     assert mean_cp_size(made) <= 1.5 * mean_cp_size(rule)
 
 
-def test_a_lower_mean_cp_never_excuses_what_is_slower_than_packing_aware(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two plans of the rule: 51 on CP 1 is better than 50 on CP 2, of which each doubling must gain 4%, but slower.
-    wide: list[MicroBatch] = [[Group(2, [0, 1])]]
-    narrow: list[MicroBatch] = [[Group(1, [0]), Group(1, [1])]]
-    monkeypatch.setattr(module, "_deals", lambda *given: [narrow])
-    for candidates in ([narrow, wide], [wide, narrow]):
-        monkeypatch.setattr(module, "_longest_first", lambda problem, given=candidates: given)
-        assert plan([51, 49], 2).cp_size.tolist() == [2]
+def code_files(count: int) -> np.ndarray:
+    rng = np.random.default_rng(2026)
+    return np.clip(np.rint(1500 * np.exp(1.7 * rng.standard_normal(count))), 8, 131072).astype(np.int64)
+
+
+@pytest.mark.parametrize(("num_ranks", "cp_sizes"), [(64, "any"), (64, "powers_of_two"), (256, "any")])
+def test_one_more_micro_batch_where_memory_leaves_no_room_to_balance(num_ranks: int, cp_sizes: str) -> None:
+    # The fewest micro-batches hold 85% or more of what fits; six giants want wide groups that hold little.
+    cost, lengths = RingCost(), code_files(512)
+    options: dict[str, Any] = {"capacity": 8192, "cost": cost}
+    made = plan(lengths, num_ranks, cp_sizes=cp_sizes, **options)
+    rule = plan(lengths, num_ranks, scheduler="packing_aware", **options)
+    assert made.simulate(cost) <= 1.07 * made.bounds["work"]
+    assert rule.num_microbatches < made.num_microbatches <= np.ceil(1.25 * rule.num_microbatches)
+    assert mean_cp_size(made) <= 1.5 * mean_cp_size(rule)
+
+
+def test_multiples_of_micro_batches_are_kept_where_memory_is_tight() -> None:
+    made = plan(code_files(512), 256, cp_sizes="any", capacity=8192, cost=RingCost(), microbatch_multiple=2)
+    assert made.num_microbatches == 2
 
 
 def test_a_target_a_little_above_the_best_may_need_far_less_cp() -> None:
@@ -113,13 +125,13 @@ def test_step_sync_levels_ranks_over_micro_batches() -> None:
 
 def test_groups_of_a_candidate_are_neither_changed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     offered: list[tuple[list[MicroBatch], list[MicroBatch]]] = []
-    offer = module._Choice.offer
+    offer = choice.Choice.offer
 
     def recording(self: Any, candidate: list[MicroBatch]) -> None:
         offered.append((candidate, copy.deepcopy(candidate)))
         offer(self, candidate)
 
-    monkeypatch.setattr(module._Choice, "offer", recording)
+    monkeypatch.setattr(choice.Choice, "offer", recording)
     for sync in ("microbatch", "step"):
         plan(sft(200), 32, capacity=8192, cost=RingCost(), sync=sync, microbatch_multiple=3)
     assert len(offered) >= 2
@@ -133,7 +145,7 @@ def test_the_rule_is_left_out_where_it_takes_too_long(monkeypatch: pytest.Monkey
     def refuse(problem: Any) -> Any:
         raise AssertionError("the rule was called")
 
-    monkeypatch.setattr(module, "place_longest_first", refuse)
+    monkeypatch.setattr(choice, "place_longest_first", refuse)
     with pytest.raises(AssertionError, match="the rule was called"):
         plan([50, 200, 100, 50], 8)
     monkeypatch.setattr(module, "_LARGE", 31)  # 4 sequences x 8 ranks
@@ -145,20 +157,3 @@ def test_the_lower_mean_cp_wins_among_nearly_equal_times() -> None:
     made = plan([40] * 16, 8)
     assert mean_cp_size(made) == 1
     assert made.simulate(LINEAR) == 80
-
-
-def test_levelling_keeps_sizes_and_groups_together() -> None:
-    lengths = np.array([80, 20, 80, 20], np.int64)
-    seen: list[GroupTimes] = []
-
-    class Spy(module.DynamicCP):
-        name = "spy"
-
-        def schedule(self, problem: Any) -> list[MicroBatch]:
-            seen.append(GroupTimes(problem))
-            return super().schedule(problem)
-
-    plan(lengths, 2, scheduler=Spy(), sync="step")
-    given: list[MicroBatch] = [[Group(1, [0]), Group(1, [1])], [Group(1, [2]), Group(1, [3])]]
-    levelled = module._level_ranks(seen[0], given)
-    assert [[group.items for group in groups] for groups in levelled] == [[[0], [1]], [[3], [2]]]

@@ -119,3 +119,12 @@ def test_much_cp_must_gain_more() -> None:
     times.usual_mean_cp = 2.0
     assert times.score(1e6, groups) == pytest.approx(1.28e6)  # one of them beyond the usual: 20% on top
     assert times.score(1e6, [Group(2, [0, 1, 2])]) == pytest.approx(1.04e6)
+
+
+def test_a_little_beyond_the_usual_cp_costs_half_of_it_up_to_a_tenth() -> None:
+    times = GroupTimes(problem([80, 60, 20], 8))
+    times.usual_mean_cp = 4.0
+    mean = np.array([4.0, 4.4, 4.8, 5.6, 6.0, 8.0, 16.0])  # 0 0.1 0.2 0.4 0.5 1 and 2 doublings beyond
+    on_top = [0.0, 0.05, 0.1, 0.1, 0.1, 0.2, 0.4]
+    expected = [1e6 * (1.08 + 0.04 * d + x) for d, x in zip([0, 0.1, 0.2, 0.4, 0.5, 1, 2], on_top, strict=True)]
+    assert times.priced(np.full(7, 1e6), mean) == pytest.approx(expected)
