@@ -21,7 +21,8 @@ __all__ = ["current_communicator", "make_world", "run_ranks"]
 _Result = TypeVar("_Result")
 _here = threading.local()
 _MAX_SLEEP_S = 0.5
-# Threads that have been told to end get this long to do so before they are left to the end of the process.
+# Threads that have been told to end get this long to do so before they are left to the end of the process. Those whose
+# rank is done have nothing of the caller's left to do, and are waited for.
 _JOIN_S = 2.0
 
 
@@ -176,7 +177,9 @@ class _Run:
     def _join(self) -> None:
         until = time.monotonic() + _JOIN_S
         for rank, thread in enumerate(self._threads):
-            if rank not in self.hung and thread.is_alive():
+            if rank in self.results or rank in self.errors:
+                thread.join()
+            elif rank not in self.hung and thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _first_cause(self) -> PeerError | None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_time import Clock
 
-from dcpack.comm import Communicator, FakeBackend, Fault, run_ranks
+from dcpack.comm import Communicator, FakeBackend, Fault, launch, run_ranks
 from dcpack.comm.faults import FaultSchedule
 from dcpack.errors import ArgumentError, PeerError
 
@@ -52,47 +53,45 @@ def test_delay_within_the_deadline_only_delays():
     def fn(communicator: Communicator):
         started = time.monotonic()
         communicator.barrier()
-        return time.monotonic() - started
+        return started, time.monotonic()
 
-    seconds = run_ranks(3, fn, faults=[Fault(rank=2, call=0, action="delay", seconds=0.2)])
-    assert all(0.15 < each < 10 for each in seconds)
+    times = run_ranks(3, fn, faults=[Fault(rank=2, call=0, action="delay", seconds=0.2)])
+    assert all(ended - times[2][0] >= 0.2 for _, ended in times)  # nobody goes on before it comes
 
 
-def test_delay_beyond_the_deadline():
-    started = time.monotonic()
-    with pytest.raises(PeerError, match=r"^rank 2 did not arrive in barrier \(call 0\) within 0.2 s$") as caught:
+def test_delay_beyond_the_deadline(leaping_clock: Clock):
+    with pytest.raises(PeerError, match=r"^rank 2 did not arrive in barrier \(call 0\) within 60 s$") as caught:
         run_ranks(
             3,
             lambda communicator: communicator.barrier(),
-            deadline_s=0.2,
-            faults=[Fault(rank=2, call=0, action="delay", seconds=30)],
+            deadline_s=60,
+            faults=[Fault(rank=2, call=0, action="delay", seconds=1e9)],
         )
     assert caught.value.rank == 2
-    assert time.monotonic() - started < 10
 
 
-def test_vanish_is_found_by_the_deadline_and_by_nothing_else():
+def test_vanish_is_found_by_the_deadline_and_by_nothing_else(leaping_clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "_JOIN_S", 60.0)
     heard = {}
     ended = []
 
     def fn(communicator: Communicator):
         communicator.barrier()
-        started = time.monotonic()
+        started = leaping_clock.monotonic()
         try:
             with communicator:  # what a rank does on its way out must not give it away
                 communicator.all_gather(np.zeros(1))
         except PeerError as error:
-            heard[communicator.rank] = (str(error), error.rank, time.monotonic() - started > 0.25)
+            heard[communicator.rank] = (str(error), error.rank, leaping_clock.monotonic() - started > 60)
             raise
         finally:
             ended.append(communicator.rank)
 
     with pytest.raises(PeerError, match=r"^rank 1 did not arrive") as caught:
-        run_ranks(3, fn, deadline_s=0.3, faults=[Fault(rank=1, call=1, action="vanish")])
+        run_ranks(3, fn, deadline_s=60, faults=[Fault(rank=1, call=1, action="vanish")])
     assert caught.value.rank == 1
-    text = "rank 1 did not arrive in all_gather (call 1) within 0.3 s"
-    assert heard[0][:2] == heard[2][:2] == (text, 1)
-    assert heard[0][2] or heard[2][2]
+    text = "rank 1 did not arrive in all_gather (call 1) within 60 s"
+    assert heard == {0: (text, 1, True), 2: (text, 1, True)}
     assert sorted(ended) == [0, 1, 2]  # its thread does end with the run
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dcpack-rank")]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_time import Clock, until
 
-from dcpack.comm import Communicator, run_ranks
+from dcpack.comm import Communicator, launch, run_ranks
 from dcpack.errors import ArgumentError, PeerError
 
 # Far above what any of these runs needs: a test that waits for it has failed.
@@ -148,56 +149,70 @@ def test_an_exit_of_a_rank_is_a_failure(kind: Any):
     assert type(caught.value.__cause__) is kind
 
 
-def test_a_member_that_does_not_arrive_is_named():
+def arrived_in(communicator: Any) -> set[int]:
+    """Which members wait in the call that is under way."""
+    return {member for arrived in list(communicator._meeting._steps.values()) for member in list(arrived)}
+
+
+def test_a_member_that_does_not_arrive_is_named(clock: Clock):
     heard = {}
 
-    def fn(communicator: Communicator):
+    def fn(communicator: Any):
         pair = communicator.split([[0, 2], [1, 3]])
         if communicator.rank in (1, 3):
-            time.sleep(0.2)
+            until(lambda: arrived_in(communicator) == {0, 2})
+            if communicator.rank == 1:
+                clock.leap(0.6 * LONG_S)
             pair.barrier()  # a sign of life, but not the call that the others wait for
-            time.sleep(0.2)
+            if communicator.rank == 1:
+                clock.leap(0.6 * LONG_S)
+            until(lambda: len(heard) >= 2)
         try:
             communicator.all_gather(np.zeros(1))
         except PeerError as error:
             heard[communicator.rank] = (error.rank, str(error))
             raise
 
-    text = "ranks 1, 3 did not arrive in all_gather (call 1) within 0.3 s"
+    text = "ranks 1, 3 did not arrive in all_gather (call 1) within 60 s"
     with pytest.raises(PeerError) as caught:
-        run_ranks(4, fn, deadline_s=0.3)
+        run_ranks(4, fn, deadline_s=LONG_S)
     assert str(caught.value) == text
     assert heard == dict.fromkeys(range(4), (1, text))  # those that come too late hear the same
 
 
-def test_a_rank_that_hangs_outside_of_calls():
+def test_a_rank_that_hangs_outside_of_calls(clock: Clock):
     release = threading.Event()
 
-    def fn(communicator: Communicator):
+    def fn(communicator: Any):
         communicator.barrier()
         if communicator.rank == 1:
-            release.wait(20)
+            until(lambda: communicator._meeting.world.first_departed([0]))
+            clock.leap(1.25 * LONG_S)
+            release.wait(100)
         return communicator.rank
 
     try:
-        with pytest.raises(PeerError, match=r"^rank 1 made no call and did not return for 0.25 s$") as caught:
-            run_ranks(2, fn, deadline_s=0.2)
+        with pytest.raises(PeerError, match=r"^rank 1 made no call and did not return for 75 s$") as caught:
+            run_ranks(2, fn, deadline_s=LONG_S)
         assert caught.value.rank == 1
     finally:
         release.set()
 
 
-def test_work_between_calls_may_last_until_the_deadline_each_time():
-    def fn(communicator: Communicator):
+def test_work_between_calls_may_last_until_the_deadline_each_time(clock: Clock):
+    def fn(communicator: Any):
         for _ in range(4):
-            time.sleep(0.15)
+            if communicator.rank == 0:
+                until(lambda: arrived_in(communicator) == {1})
+                clock.leap(0.6 * LONG_S)
             communicator.barrier()
         return True
 
-    assert run_ranks(2, fn, deadline_s=0.4) == [True, True]
+    assert run_ranks(2, fn, deadline_s=LONG_S) == [True, True]
 
 
-def test_ctrl_c_ends_the_run():
+def test_ctrl_c_ends_the_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "_JOIN_S", LONG_S)
     heard = {}
 
     def fn(communicator: Communicator):

@@ -259,11 +259,12 @@ def test_a_rank_that_fails_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> Non
     assert caught.value.rank == 1
 
 
+@pytest.mark.usefixtures("leaping_clock")
 def test_a_rank_that_vanishes_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = [Fault(rank=1, call=0, action="vanish", verb="all_to_all")]
     monkeypatch.setattr(dcpack.demo.run, "run_ranks", partial(run_ranks, faults=faults))
-    with pytest.raises(PeerError):
-        _prove(_two_ranks(deadline_s=0.5), FIVE)
+    with pytest.raises(PeerError, match="rank 1 did not arrive in all_to_all"):
+        _prove(_two_ranks(), FIVE)
 
 
 def _tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[list[PackedBatch]], list[PackedBatch]]) -> None:

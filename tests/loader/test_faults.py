@@ -18,8 +18,6 @@ from dcpack.loader import ahead
 from loader_helpers import LENGTHS, Numbered, config, mesh, sampler, threads_of_loaders  # isort: skip
 
 STAGES = ("read", "describe", "price", "plan", "pack", "deliver", "device", "train")
-# A rank that vanished is found out by deadlines: short ones here, which a busy machine still keeps.
-DEADLINE_S = 1.0
 
 
 class Lost(Exception):
@@ -260,6 +258,7 @@ def test_every_call_may_fail(calls: range) -> None:
 
 
 @pytest.mark.parametrize("rank", range(2))
+@pytest.mark.usefixtures("leaping_clock")
 def test_a_rank_may_vanish_in_any_call(calls: range, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_GRACE_S", 0.1)
     for call in calls[rank::2]:
@@ -273,8 +272,6 @@ def test_a_rank_may_vanish_in_any_call(calls: range, rank: int, monkeypatch: pyt
                 raise
 
         fault = Fault(rank=rank, call=call, action="vanish")
-        started = time.monotonic()
         with pytest.raises(dcpack.PeerError, match=f"rank {rank}"):
-            dcpack.run_ranks(2, body, faults=[fault], deadline_s=DEADLINE_S)
+            dcpack.run_ranks(2, body, faults=[fault], deadline_s=1000.0)
         assert heard[1 - rank] == rank, call
-        assert time.monotonic() - started < 30
