@@ -187,6 +187,9 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
     return array
 
 
+_LEAST = int(np.iinfo(np.int64).min)
+
+
 def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     """Return `values` as int64 of the same shape: whole numbers of at least `minimum`; no copy where they are int64.
 
@@ -215,7 +218,7 @@ def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
         raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
     result = array.astype(np.int64, copy=False)
-    if result.size and result.min() < minimum:
+    if minimum > _LEAST and result.size and result.min() < minimum:
         low = np.argwhere(result < minimum).tolist()
         listed = list_offenders([f"{name}{i if i else ''} = {result[tuple(i)]}" for i in low])
         raise ArgumentError(f"{name} must be at least {minimum}: {listed}")

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dcpack.comm import Communicator
@@ -113,6 +114,14 @@ class TorchCommunicator(Communicator):
             return array.numel() * array.itemsize, wire_name_of(array), tuple(array.shape)
         converted, name = as_sendable(array)
         return converted.nbytes, name, converted.shape
+
+    def _host_bytes(self, array: Any) -> tuple[npt.NDArray[np.uint8], str, tuple[int, ...]]:
+        """Return what `to_wire` does; the bytes are on the host, where most come from."""
+        if isinstance(array, torch.Tensor):
+            data, name, shape = tensor_as_bytes(array)
+            return data.cpu().numpy(), name, shape
+        converted, name = as_sendable(array)
+        return as_bytes(converted), name, converted.shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the tensor or the array whose bytes, dtype name and shape these are."""

@@ -74,7 +74,7 @@ def wire_name_of(tensor: torch.Tensor) -> str:
         >>> wire_name_of(torch.tensor([True]))
         'torch.bool'
     """
-    if tensor.layout != torch.strided or tensor.device.type == "meta":
+    if tensor.layout != torch.strided or tensor.is_meta:
         raise ArgumentError(
             f"a tensor of layout {tensor.layout} on device {tensor.device} cannot be sent: strided ones with memory can"
         )

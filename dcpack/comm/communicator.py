@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from dcpack._checks import Int64Array, check_int, list_offenders
 from dcpack.comm.agreement import check_counts, check_partition, untransposed_counts
@@ -342,6 +343,11 @@ class Communicator(GroupMember):
         """
         data, name, shape = self.to_wire(array)
         return len(data), name, shape
+
+    def _host_bytes(self, array: Any) -> tuple[npt.NDArray[np.uint8], str, tuple[int, ...]]:
+        """Return what `to_wire` does, or raise its error; the bytes are on the host."""
+        data, name, shape = self.to_wire(array)
+        return self.from_wire(data, "uint8", (len(data),)), name, shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the array whose bytes, dtype name and shape these are; it may take over `buffer`."""

@@ -7,6 +7,7 @@ package `ml_dtypes`, which is imported here when such a name is met and not befo
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ def _is_extension(name: str) -> bool:
     return name == "bfloat16" or name.startswith("float8_")
 
 
+@lru_cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name  # which NumPy puts together anew each time
+
+
 def wire_name(dtype: np.dtype[Any]) -> str:
     """Return the name under which `dtype` travels; its byte order is not part of it.
 
@@ -45,7 +51,7 @@ def wire_name(dtype: np.dtype[Any]) -> str:
         dcpack.errors.ArgumentError: dtype object cannot be sent: bool, integers of 8 to 64 bits, float16 to float64, \
 complex64, complex128, bfloat16 and float8_* can
     """
-    name = dtype.name
+    name = _name_of(dtype)
     if dtype.names is None and (name in NUMPY_DTYPES or _is_extension(name)):
         return name
     raise ArgumentError(f"dtype {dtype} cannot be sent: {_TRAVELLERS}")

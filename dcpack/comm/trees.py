@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any, cast
 
 import numpy as np
@@ -117,8 +118,8 @@ def encode_tree(communicator: Communicator, tree: Any) -> npt.NDArray[np.uint8]:
         (True, {'input_ids': array([7, 8])})
     """
     check_kinds(communicator=(communicator, Communicator))
-    message = _encode(communicator, tree)
-    return communicator.from_wire(message, "uint8", (len(message),))
+    writer = _Writer(communicator, to_host=True)
+    return _host_message(_header_of(writer, tree), writer)
 
 
 def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> Any:
@@ -149,7 +150,7 @@ def decode_tree(communicator: Communicator, message: npt.NDArray[np.uint8]) -> A
 
 
 def _header_of(writer: _Writer, tree: Any) -> bytes:
-    return _JSON.encode(writer.node(tree, "tree")).encode("ascii")
+    return writer.node(tree, None).encode("ascii")
 
 
 def _encode_or_tell(communicator: Communicator, tree: Any) -> Any:
@@ -162,18 +163,39 @@ def _encode(communicator: Communicator, tree: Any) -> Any:
     """Return the message for `tree`: uint8[n] of the kind that the back end moves."""
     writer = _Writer(communicator)
     header = _header_of(writer, tree)
-    start = _aligned(8 + len(header))
-    prefix = np.zeros(start, np.uint8)
+    if all(isinstance(part, np.ndarray) for part in writer.parts):
+        return communicator.to_wire(_host_message(header, writer))[0]  # in one go, wherever that is
+    parts = [part if not isinstance(part, np.ndarray) else communicator.to_wire(part)[0] for part in writer.parts]
+    prefix = communicator.to_wire(_prefix_of(header))[0]
+    message = communicator._allocate(len(prefix) + writer.num_bytes)
+    _write(message, prefix, parts)
+    return message
+
+
+def _host_message(header: bytes, writer: _Writer) -> npt.NDArray[np.uint8]:
+    prefix = _prefix_of(header)
+    message = np.empty(len(prefix) + writer.num_bytes, np.uint8)
+    _write(message, prefix, writer.parts)
+    return message
+
+
+def _prefix_of(header: bytes) -> npt.NDArray[np.uint8]:
+    prefix = np.zeros(_aligned(8 + len(header)), np.uint8)
     prefix[:8] = np.frombuffer(len(header).to_bytes(8, "little"), np.uint8)
     prefix[8 : 8 + len(header)] = np.frombuffer(header, np.uint8)
-    message = communicator._allocate(start + writer.num_bytes)
-    message[:start] = communicator.to_wire(prefix)[0]
-    for data in writer.parts:
+    return prefix
+
+
+def _write(message: Any, prefix: Any, parts: list[Any]) -> None:
+    """Fill a message: NumPy arrays all, or all of the kind that the back end moves."""
+    start = len(prefix)
+    message[:start] = prefix
+    for data in parts:
         end = start + len(data)
         message[start:end] = data
         start = _aligned(end)
-        message[end:start] = 0
-    return message
+        if end < start:
+            message[end:start] = 0
 
 
 def _decode_all(communicator: Communicator, messages: list[Any]) -> list[Any]:
@@ -185,46 +207,63 @@ def _decode_all(communicator: Communicator, messages: list[Any]) -> list[Any]:
         return [reader.tree() for reader in readers]
 
 
-class _Writer:
-    """Turns a structure into nodes of the header, and collects the bytes of its arrays."""
+# Where a node lies: where the one lies that holds it, and its key or number there; None for the outermost.
+_Path = tuple["_Path", str | int] | None
 
-    def __init__(self, communicator: Communicator) -> None:
+
+def _place(path: _Path) -> str:
+    return "tree" if path is None else f"{_place(path[0])}[{path[1]!r}]"
+
+
+class _Writer:
+    """Turns a structure into the text of its header, and collects the bytes of its arrays, those of NumPy on the host.
+
+    Args:
+        communicator: what reads arrays.
+        to_host: whether the others are brought there, too.
+    """
+
+    def __init__(self, communicator: Communicator, *, to_host: bool = False) -> None:
         self.communicator = communicator
+        self.to_host = to_host
         self.parts: list[Any] = []
         self.num_bytes = 0
 
-    def node(self, tree: Any, path: str) -> Any:
-        """Return the node of `tree`; `path` says where it lies."""
+    def node(self, tree: Any, path: _Path) -> str:
+        """Return the node of `tree` as JSON; `path` says where it lies."""
         kind = type(tree)
         if kind in _PLAIN:
-            return tree
+            return _JSON.encode(tree)
         if kind is list or kind is tuple:
-            return {kind.__name__: [self.node(value, f"{path}[{i}]") for i, value in enumerate(tree)]}
+            nodes = [self.node(value, (path, number)) for number, value in enumerate(tree)]
+            return f'{{"{kind.__name__}":[{",".join(nodes)}]}}'
         if isinstance(tree, Mapping):
-            return {"dict": [self._item(key, value, path) for key, value in cast(Mapping[Any, Any], tree).items()]}
+            items = [self._item(key, value, path) for key, value in cast(Mapping[Any, Any], tree).items()]
+            return f'{{"dict":[{",".join(items)}]}}'
         if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-            return {"scalar" if isinstance(tree, np.generic) else "array": self._array(tree, path)}
+            return self._array("scalar" if isinstance(tree, np.generic) else "array", tree, path)
         raise ArgumentError(
-            f"{path} is of type {kind.__name__}, which cannot be sent: dicts with str keys, lists, plain tuples, "
-            "arrays, None, bool, int, float and str can"
+            f"{_place(path)} is of type {kind.__name__}, which cannot be sent: dicts with str keys, lists, plain "
+            "tuples, arrays, None, bool, int, float and str can"
         )
 
-    def _item(self, key: Any, value: Any, path: str) -> list[Any]:
+    def _item(self, key: Any, value: Any, path: _Path) -> str:
         if type(key) is not str:
-            raise ArgumentError(f"{path} has the key {key!r} ({type(key).__name__}): keys must be str")
-        return [key, self.node(value, f"{path}[{key!r}]")]
+            raise ArgumentError(f"{_place(path)} has the key {key!r} ({type(key).__name__}): keys must be str")
+        return f"[{encode_basestring_ascii(key)},{self.node(value, (path, key))}]"
 
-    def _array(self, array: Any, path: str) -> list[Any]:
+    def _array(self, kind: str, array: Any, path: _Path) -> str:
         try:
             size, dtype, shape = self._take(array)
         except ArgumentError as error:
-            raise ArgumentError(f"{path}: {error}") from error
+            raise ArgumentError(f"{_place(path)}: {error}") from error
         start = self.num_bytes
         self.num_bytes = _aligned(start + size)
-        return [dtype, shape, start, start + size]
+        return f'{{"{kind}":["{dtype}",[{",".join(map(str, shape))}],{start},{start + size}]}}'
 
     def _take(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
-        data, dtype, shape = self.communicator.to_wire(array)
+        on_host = self.to_host or isinstance(array, np.ndarray | np.generic)
+        data, dtype, shape = (self.communicator._host_bytes if on_host else self.communicator.to_wire)(array)
         self.parts.append(data)
         return len(data), dtype, shape
 

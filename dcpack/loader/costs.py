@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from dcpack._checks import Float64Array, Int64Array
 from dcpack.api import DEFAULT_COST
 from dcpack.cost import CostModel, TransformerModel, get_cost
 from dcpack.errors import ArgumentError
-from dcpack.loader.types import SampleMetadata, WorkloadCost
+from dcpack.loader.types import SampleKey, SampleMetadata, WorkloadCost
 
 __all__ = ["AdditiveCosts", "CostRule", "RowCosts", "SquaresWithPadding", "TimesOfRows", "is_length_model"]
 
@@ -81,25 +82,31 @@ class SquaresWithPadding:
         return _sums(row_of, self.items, num_rows) + np.square(padding)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TimesOfRows:
     """Times of rows by a `dcpack.CostModel`, without CP."""
 
     model: CostModel
     tokens: Int64Array
 
+    @cached_property
+    def _columns(self) -> Float64Array:
+        return self.model.columns(self.tokens)
+
     @property
     def items(self) -> Float64Array:
         """float64[n]: the time of each sample alone in a row, less that of an empty row."""
-        columns = self.model.columns(self.tokens)
-        times = self._times(np.concatenate([np.zeros((1, columns.shape[1])), columns]))
+        return self._items
+
+    @cached_property
+    def _items(self) -> Float64Array:
+        times = self._times(np.concatenate([np.zeros((1, self._columns.shape[1])), self._columns]))
         return np.maximum(times[1:] - times[0], 0.0)
 
     def rows(self, row_of: Int64Array, num_rows: int) -> Float64Array:
         """Return float64[num_rows]: the time of each row."""
-        columns = self.model.columns(self.tokens)
-        sums = np.zeros((num_rows, columns.shape[1]))
-        np.add.at(sums, row_of, columns)
+        sums = np.zeros((num_rows, self._columns.shape[1]))
+        np.add.at(sums, row_of, self._columns)
         return self._times(sums)
 
     def _times(self, sums: Float64Array) -> Float64Array:
@@ -152,8 +159,12 @@ class CostRule:
         function: Any = cost_model
         return cls(of_metadata=function, repacks=repacks)
 
-    def of_sample(self, metadata: SampleMetadata) -> WorkloadCost | None:
+    def of_sample(self, metadata: SampleMetadata, key: SampleKey) -> WorkloadCost | None:
         """Return what a sample costs as far as its reader can tell; None where its length decides.
+
+        Args:
+            metadata: as the user described it.
+            key: which sample it is; the user's function sees it.
 
         Raises:
             ArgumentError: the user's function returned something else.
@@ -162,7 +173,7 @@ class CostRule:
             return None
         if self.of_metadata is None:
             return metadata.cost
-        cost = self.of_metadata(metadata)
+        cost = self.of_metadata(metadata.with_key(key))
         if not isinstance(cost, WorkloadCost):
             raise ArgumentError(f"cost_model must return a WorkloadCost, got {cost!r}")
         return cost

@@ -169,9 +169,11 @@ class MetadataSteps(SamplerSteps):
         for r, found in enumerate(rounds):
             for k, index in enumerate(found.indices):
                 key = SampleKey(position=found.position + k, dataset_index=index)
-                metadata = self._metadata[index].with_key(key)
-                cost = call_user("cost_model", self._planner.rule.of_sample, metadata)
-                samples.append(LocalSample(metadata=metadata, cost=cost, num_valid=-1, num_bytes=0, round=r, row=k))
+                metadata = self._metadata[index]
+                cost = call_user("cost_model", self._planner.rule.of_sample, metadata, key)
+                samples.append(
+                    LocalSample(metadata=metadata, key=key, cost=cost, num_valid=-1, num_bytes=0, round=r, row=k)
+                )
         return samples
 
     def _description(self, samples: Sequence[LocalSample], at: tuple[int, int], num_rounds: int) -> dict[str, Any]:

@@ -37,10 +37,10 @@ def describe_sample(
     metadata = call_user("metadata_fn", metadata_fn, payload)
     if not isinstance(metadata, SampleMetadata):
         raise ArgumentError(f"metadata_fn must return a SampleMetadata, got {metadata!r}")
-    metadata = metadata.with_key(key)
     return LocalSample(
         metadata=metadata,
-        cost=call_user("cost_model", planner.rule.of_sample, metadata),
+        key=key,
+        cost=call_user("cost_model", planner.rule.of_sample, metadata, key),
         num_valid=num_valid_tokens(payload, metadata),
         num_bytes=encoded_size(communicator, payload) if communicator.size > 1 else 0,
         round=round_,

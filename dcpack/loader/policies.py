@@ -12,12 +12,13 @@ from dcpack._checks import BoolArray, Float64Array, Int64Array
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.loader.protocols import BalancingAlgorithm
 from dcpack.loader.types import PackingConstraints, WorkloadCost
-from dcpack.loader.windows import Placement, Policy, Rows, Window, makespan_of, rows_of_plan
+from dcpack.loader.windows import Placement, Policy, Window, makespan_of, rows_of_plan
 from dcpack.scheduling import Scheduler
 from dcpack.scheduling.balanced import Balanced
 from dcpack.scheduling.base import Problem
 from dcpack.scheduling.driver import get_scheduler, make_plan
 from dcpack.scheduling.local_gain import Budget, LocalGain
+from dcpack.scheduling.workload import Slots
 
 __all__ = ["DATA_PARALLEL_SCHEDULERS", "OwnAlgorithm", "SchedulerPolicy", "choose_policy", "plans_cp"]
 
@@ -39,7 +40,7 @@ class SchedulerPolicy:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
 
-    def candidate(self, window: Window) -> Rows | None:
+    def candidate(self, window: Window) -> Int64Array | None:
         """Return the scheduler's rows; None where it finds none that are as many as they must be."""
         if window.num_ranks == 1 and window.one_a_row:
             return None  # no order of whole samples on one rank costs less than another
@@ -64,10 +65,11 @@ class SchedulerPolicy:
             )
         except InfeasibleError:
             return None  # the placement as it is does fit
-        rows = rows_of_plan(plan)
-        if len(rows[0]) != window.num_rows or plan.rows_per_rank != window.rows_per_rank:
+        num_rows = plan.num_microbatches * plan.rows_per_rank
+        if num_rows != window.num_rows or plan.rows_per_rank != window.rows_per_rank:
             return None
-        return None if window.row_faults(window.row_of(rows)) else rows
+        rows = rows_of_plan(plan)
+        return None if window.row_faults(rows) else rows
 
     def objective(self, window: Window, placement: Placement) -> float:
         """Return the makespan, or how far ranks are apart where the scheduler minimises that."""
@@ -79,16 +81,9 @@ class SchedulerPolicy:
         return not isinstance(self.scheduler, LocalGain) or self.scheduler.objective == "makespan"
 
 
-def _by_local_gain(scheduler: LocalGain, window: Window) -> Rows:
+def _by_local_gain(scheduler: LocalGain, window: Window) -> Int64Array:
     """Return its rows, without a plan around them: what is proposed is proven when it is taken."""
-    scheduler = replace(
-        scheduler,
-        reference=window.reference,
-        rows_per_rank=window.rows_per_rank,
-        costs=window.costs.items,
-        min_balance_gain=0.0,
-        budgets=_whole_budgets(window),
-    )
+    scheduler = replace(scheduler, costs=window.costs.items, min_balance_gain=0.0, budgets=_whole_budgets(window))
     problem = Problem(
         sequence_ids=np.arange(window.tokens.size),
         lengths=window.tokens,
@@ -104,11 +99,15 @@ def _by_local_gain(scheduler: LocalGain, window: Window) -> Rows:
         sync=window.sync,
         num_sequences=window.tokens.size,
     )
-    rows: list[list[tuple[int, ...]]] = [[] for _ in range(window.num_ranks)]
-    for groups in scheduler.schedule(problem):
-        for number, group in enumerate(groups):  # row after row, in each the ranks
-            rows[number % window.num_ranks].append(tuple(group.items))
-    return tuple(map(tuple, rows))
+    slots = Slots(
+        num_microbatches=window.num_rows // window.rows_per_rank,
+        num_ranks=window.num_ranks,
+        num_rows=window.rows_per_rank,
+        sync=window.sync,
+    )
+    rank, row = np.divmod(window.reference, window.num_rows)
+    row, rank = np.divmod(scheduler.improve(problem, slots, row * window.num_ranks + rank)[0], window.num_ranks)
+    return rank * window.num_rows + row
 
 
 def _variance(window: Window, placement: Placement) -> float:
@@ -160,12 +159,12 @@ class OwnAlgorithm:
     def __init__(self, algorithm: BalancingAlgorithm) -> None:
         self.algorithm = algorithm
 
-    def candidate(self, window: Window) -> Rows:
+    def candidate(self, window: Window) -> Int64Array:
         """Return the rows that the algorithm assigns."""
         policy = "single" if window.keeps_oversized else "error"
         bins = self.algorithm.assign(
             window.metadata,
-            reference_bins=[list(row) for rows in window.reference for row in rows],
+            reference_bins=window.rows(),
             constraints=PackingConstraints(
                 seq_len=window.seq_len, oversized_policy=policy, packing_budgets=window.limits
             ),
@@ -176,12 +175,11 @@ class OwnAlgorithm:
             flat = [tuple(int(item) for item in row) for row in bins]
         except (TypeError, ValueError) as error:
             raise PlanError(f"balancing_algorithm.assign must return rows of indices: {error}") from error
-        if len(flat) != window.num_ranks * window.num_rows:
+        if len(flat) != window.num_rows_in_all:
             raise PlanError(
                 f"balancing_algorithm.assign must return {window.num_ranks} x {window.num_rows} rows, got {len(flat)}"
             )
-        starts = range(0, len(flat), window.num_rows)
-        return tuple(tuple(flat[start : start + window.num_rows]) for start in starts)
+        return window.row_of(flat)
 
     def objective(self, window: Window, placement: Placement) -> float:
         """Return the algorithm's objective."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from dcpack.comm import Communicator
 from dcpack.comm.guard import tell_failure
-from dcpack.comm.trees import broadcast_tree
+from dcpack.comm.trees import broadcast_tree, decode_tree, encode_tree
 from dcpack.errors import PlanError
+from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
 from dcpack.scheduling.local_gain import Decision
 
@@ -56,29 +58,45 @@ def share_plans(
             planned = make()
         _require_same(communicator, planned.plans)
         return planned
-    planned, tree = None, None
+    planned, message = None, None
     if communicator.rank == planner:
         with tell_failure(communicator):
             planned = make()
             decisions = [[*asdict(decision).values()] for decision in planned.decisions]
             tree = {
-                "plans": [plan.to_json() for plan in planned.plans],
+                "plans": [_tree_of(plan) for plan in planned.plans],
                 "decisions": decisions,
                 "loads": [list(planned.loads_before), list(planned.loads_after)],
                 "num_moved": planned.num_moved,
             }
+            message = encode_tree(communicator, tree) if communicator.size > 1 else None
     if communicator.size == 1 and planned is not None:
         return planned
-    received = broadcast_tree(communicator, tree, planner)
+    message = communicator.broadcast(message, planner)
     if planned is not None:
         return planned
+    received = decode_tree(communicator, message)
     return Planned(
-        plans=tuple(Plan.from_json(text) for text in received["plans"]),
+        plans=tuple(_plan_of(tree) for tree in received["plans"]),
         decisions=tuple(_decision(values) for values in received["decisions"]),
         loads_before=tuple(received["loads"][0]),
         loads_after=tuple(received["loads"][1]),
         num_moved=received["num_moved"],
     )
+
+
+def _tree_of(plan: Plan) -> dict[str, Any]:
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return {**values, "padding": None if plan.padding is None else asdict(plan.padding), "digest": plan.digest()}
+
+
+def _plan_of(tree: Mapping[str, Any]) -> Plan:
+    values = {**tree, "padding": None if tree["padding"] is None else PaddingRule(**tree["padding"])}
+    digest = values.pop("digest")
+    plan = Plan(**values)
+    if plan.digest() != digest:
+        raise PlanError(f"a plan was changed on its way: its digest is {plan.digest()}, its sender's was {digest}")
+    return plan
 
 
 def _decision(values: Sequence[object]) -> Decision:

@@ -5,14 +5,14 @@ A *record* is what the dataset returned; a *sample* is what is planned: the reco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, list_offenders
+from dcpack._checks import Float64Array, Int64Array, list_offenders
 from dcpack.comm import Communicator
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError, InfeasibleError
@@ -38,7 +38,8 @@ class LocalSample:
     """One sample as its reader describes it.
 
     Attributes:
-        metadata: with its key.
+        metadata: as the user described it.
+        key: which one it is.
         cost: what it costs, None where its length decides.
         num_valid: tokens that count in the loss; -1 before it was read.
         num_bytes: of its message; 0 where it will not travel.
@@ -47,6 +48,7 @@ class LocalSample:
     """
 
     metadata: SampleMetadata
+    key: SampleKey
     cost: WorkloadCost | None
     num_valid: int
     num_bytes: int
@@ -105,12 +107,8 @@ class StepTable:
     ) -> Window:
         """Return the window of some rounds; its samples are those of `items_of`, in that order."""
         items = self.items_of(rounds)
-        rows: list[list[list[int]]] = [
-            [[] for _ in range(len(rounds) * rows_per_round)] for _ in range(self.num_members)
-        ]
+        num_rows = len(rounds) * rows_per_round
         row = (self.columns["round"][items] - rounds.start) * rows_per_round + self.columns["row"][items]
-        for number, (member, at) in enumerate(zip(self.holder[items].tolist(), row.tolist(), strict=True)):
-            rows[member][at].append(number)
         tokens = self.tokens[items]
         costs = None if self.costs is None else self.costs[items, _LLM]
         row_costs = rule.of_window(tokens, costs, constraints.seq_len)
@@ -119,7 +117,9 @@ class StepTable:
             costs=row_costs,
             amounts={name: amounts[items] for name, amounts in self.amounts.items()},
             limits=constraints.packing_budgets,
-            reference=tuple(tuple(tuple(row) for row in given) for given in rows),
+            reference=self.holder[items] * num_rows + row,
+            num_ranks=self.num_members,
+            num_rows=num_rows,
             rows_per_rank=rows_per_round,
             seq_len=constraints.seq_len,
             one_a_row=one_a_row,
@@ -131,6 +131,7 @@ class StepTable:
 
 
 _LLM = WorkloadCost(llm=1.0).parts().index(1.0)
+_NUM_PARTS = len(WorkloadCost().parts())
 
 
 def _priced(metadata: list[SampleMetadata], costs: RowCosts) -> tuple[SampleMetadata, ...]:
@@ -220,28 +221,43 @@ def describe(
     with_metadata: bool,
 ) -> dict[str, Any]:
     """Return one member's part of the table as a tree; arguments as in `gather_table`."""
-    keys = [sample.metadata.key or SampleKey(position=0) for sample in samples]
     table = [
-        (k.position, k.part, k.dataset_index, s.metadata.pack_tokens, s.num_valid, s.num_bytes, s.round, s.row)
-        for k, s in zip(keys, samples, strict=True)
+        (
+            s.key.position,
+            s.key.part,
+            s.key.dataset_index,
+            s.metadata.pack_tokens,
+            s.num_valid,
+            s.num_bytes,
+            s.round,
+            s.row,
+        )
+        for s in samples
     ]
-    none = WorkloadCost().parts()
     return {
         "at": list(at),
         "num_rounds": num_rounds,
         "columns": np.array(table, np.int64).reshape(len(samples), len(_COLUMNS)),
-        "costs": np.array([none if s.cost is None else s.cost.parts() for s in samples]).reshape(-1, len(none)),
-        "has_cost": np.array([s.cost is not None for s in samples], np.bool_),
-        "amounts": np.array(
-            [[s.metadata.packing_costs.get(name, 0.0) for name in constraints.packing_budgets] for s in samples]
-        ).reshape(len(samples), len(constraints.packing_budgets)),
+        "costs": _costs_of(samples) if any(s.cost is not None for s in samples) else None,
+        "amounts": _amounts_of(samples, constraints.packing_budgets) if constraints.packing_budgets else None,
         "metadata": [s.metadata.to_tree() for s in samples] if with_metadata else [],
         "faults": [
-            f"{_place_of(k)} has {'; '.join(faults)}"
-            for k, s in zip(keys, samples, strict=True)
+            f"{_place_of(s.key)} has {'; '.join(faults)}"
+            for s in samples
             if (faults := constraints.sample_faults(s.metadata))
         ],
     }
+
+
+def _costs_of(samples: Sequence[LocalSample]) -> Float64Array:
+    """Return float64[n, 6]: the parts of each cost, NaN where there is none."""
+    none = (np.nan,) * _NUM_PARTS
+    return np.array([none if s.cost is None else s.cost.parts() for s in samples])
+
+
+def _amounts_of(samples: Sequence[LocalSample], budgets: Collection[str]) -> Float64Array:
+    amounts = [[s.metadata.packing_costs.get(name, 0.0) for name in budgets] for s in samples]
+    return np.array(amounts, np.float64).reshape(len(samples), len(budgets))
 
 
 def _place_of(key: SampleKey) -> str:
@@ -256,23 +272,39 @@ def _merge(parts: Sequence[Mapping[str, Any]], constraints: PackingConstraints) 
     place = np.concatenate([np.arange(count) for count in counts])
     order = np.lexsort((table[:, 1], table[:, 0]))
     table, holder = table[order], holder[order]
-    has_cost: BoolArray = np.concatenate([part["has_cost"] for part in parts])[order]
-    if has_cost.any() and not has_cost.all():
-        listed = [f"dataset[{table[i, 2]}]" for i in np.flatnonzero(~has_cost).tolist()]
-        raise ArgumentError(f"either all samples of a step must have a cost or none; without: {list_offenders(listed)}")
-    costs: Float64Array = np.concatenate([part["costs"] for part in parts])[order]
-    amounts = np.concatenate([part["amounts"] for part in parts])[order]
     columns: dict[str, Int64Array] = dict(zip(_COLUMNS, table.T, strict=True))
     return StepTable(
         columns=columns,
         holder=holder,
         place=place[order],
-        costs=costs if has_cost.all() and has_cost.size else None,
-        amounts={name: amounts[:, b] for b, name in enumerate(constraints.packing_budgets)},
+        costs=_merge_costs([part["costs"] for part in parts], counts, order, columns["dataset_index"]),
+        amounts=_merge_amounts([part["amounts"] for part in parts], order, constraints),
         metadata=_with_keys([tree for part in parts for tree in part["metadata"]], order, columns, holder),
         num_rounds=parts[0]["num_rounds"],
         num_members=len(parts),
     )
+
+
+def _merge_costs(
+    parts: Sequence[Float64Array | None], counts: Sequence[int], order: Int64Array, dataset_index: Int64Array
+) -> Float64Array | None:
+    if all(part is None for part in parts):
+        return None
+    told = zip(parts, counts, strict=True)
+    costs = np.concatenate([np.full((n, _NUM_PARTS), np.nan) if part is None else part for part, n in told])[order]
+    if without := np.flatnonzero(np.isnan(costs[:, _LLM])).tolist():
+        listed = [f"dataset[{dataset_index[i]}]" for i in without]
+        raise ArgumentError(f"either all samples of a step must have a cost or none; without: {list_offenders(listed)}")
+    return costs
+
+
+def _merge_amounts(
+    parts: Sequence[Any], order: Int64Array, constraints: PackingConstraints
+) -> Mapping[str, Float64Array]:
+    if not constraints.packing_budgets:
+        return {}
+    amounts = np.concatenate(parts)[order]
+    return {name: amounts[:, b] for b, name in enumerate(constraints.packing_budgets)}
 
 
 def _with_keys(

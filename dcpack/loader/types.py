@@ -27,6 +27,9 @@ OVERSIZED_POLICIES = ("error", "single")
 """What becomes of a sample longer than `seq_len`: an error, or it is alone in its row."""
 
 
+_NO_AMOUNTS: Mapping[str, float] = MappingProxyType({})  # one for all samples
+
+
 def check_amount(name: str, value: Any) -> float:
     """Return `value` as a float that is finite and at least 0.
 
@@ -47,6 +50,8 @@ def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:
         >>> dict(amounts_by_name("packing_budgets", {"images": 4}))
         {'images': 4.0}
     """
+    if values is _NO_AMOUNTS:
+        return _NO_AMOUNTS
     if not isinstance(values, Mapping):
         raise ArgumentError(f"{name} must be a mapping from names to numbers, got {values!r}")
     if wrong := [repr(key) for key in values if not isinstance(key, str) or not key]:
@@ -162,7 +167,7 @@ class SampleMetadata:
     cost: Any = None
     sample_id: int | str | None = None
     features: Mapping[str, Any] = field(default_factory=dict)
-    packing_costs: Mapping[str, float] = field(default_factory=dict)
+    packing_costs: Mapping[str, float] = field(default_factory=lambda: _NO_AMOUNTS)
     key: SampleKey | None = None
 
     def __post_init__(self) -> None:
@@ -182,7 +187,8 @@ class SampleMetadata:
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"features must be nested plain values without NaN and cycles: {error}") from error
         object.__setattr__(self, "packing_costs", amounts_by_name("packing_costs", self.packing_costs))
-        check_kinds(key=(self.key, SampleKey | None))
+        if self.key is not None:
+            check_kinds(key=(self.key, SampleKey))
 
     def with_key(self, key: SampleKey) -> SampleMetadata:
         """Return a copy with the key; the user's object may be shared and stays as it is."""

@@ -3,11 +3,14 @@
 A window is some consecutive micro-batches. Its samples stay in it; which rank, micro-batch and row each goes to may
 change, where a candidate's objective is lower by more than `min_balance_gain`. What proposes the candidate is a policy
 (`dcpack.loader.policies`); what may be proposed, and whether it pays, is decided here.
+
+Rows are numbered rank after rank, those of a rank micro-batch after micro-batch: row k of rank d is number
+``d * num_rows + k``. A placement is the number of the row of each sample, int64[n].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -29,16 +32,12 @@ __all__ = [
     "Placement",
     "PlannedWindow",
     "Policy",
-    "Rows",
     "Window",
     "makespan_of",
     "plan_of_rows",
     "plan_window",
     "rows_of_plan",
 ]
-
-Rows = tuple[tuple[tuple[int, ...], ...], ...]
-"""``[rank][row] -> samples``; rows of a rank micro-batch after micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -50,7 +49,9 @@ class Window:
         costs: their costs.
         amounts: float64[n] by budget, what each sample takes of it.
         limits: limit by budget.
-        reference: the rows as they are.
+        reference: int64[n], the row that each sample lies in.
+        num_ranks: data-parallel ranks.
+        num_rows: rows of a rank in the window.
         rows_per_rank: rows of a rank in a micro-batch.
         seq_len: tokens of a row.
         one_a_row: whether a row is one sample.
@@ -64,7 +65,9 @@ class Window:
     costs: RowCosts
     amounts: Mapping[str, Float64Array]
     limits: Mapping[str, float]
-    reference: Rows
+    reference: Int64Array
+    num_ranks: int
+    num_rows: int
     rows_per_rank: int
     seq_len: int
     one_a_row: bool = False
@@ -74,27 +77,25 @@ class Window:
     metadata: tuple[SampleMetadata, ...] = ()
 
     @property
-    def num_ranks(self) -> int:
-        """Data-parallel ranks."""
-        return len(self.reference)
+    def num_rows_in_all(self) -> int:
+        """Rows of all ranks."""
+        return self.num_ranks * self.num_rows
 
-    @property
-    def num_rows(self) -> int:
-        """Rows of a rank in the window."""
-        return len(self.reference[0])
+    def rows(self) -> list[list[int]]:
+        """Return the samples that lie in each row."""
+        rows: list[list[int]] = [[] for _ in range(self.num_rows_in_all)]
+        for sample, row in enumerate(self.reference.tolist()):
+            rows[row].append(sample)
+        return rows
 
-    def row_of(self, rows: Rows) -> Int64Array:
-        """Return int64[n]: the row of each sample, numbered rank after rank.
+    def row_of(self, rows: Sequence[Sequence[int]]) -> Int64Array:
+        """Return int64[n]: the row of each sample, from the samples of each row.
 
         Raises:
-            PlanError: rows that are not one for each rank and place, or do not hold every sample once; names all.
+            PlanError: rows that do not hold every sample once; names all.
         """
-        counts = [len(given) for given in rows]
-        if counts != [self.num_rows] * self.num_ranks:
-            raise PlanError(f"a placement needs {self.num_rows} rows for each of {self.num_ranks} ranks, got {counts}")
-        flat = [row for given in rows for row in given]
-        sizes = list(map(len, flat))
-        items = np.fromiter(chain.from_iterable(flat), np.int64, sum(sizes))
+        sizes = list(map(len, rows))
+        items = np.fromiter(chain.from_iterable(rows), np.int64, sum(sizes))
         size = self.tokens.size
         faults = [f"unknown sample {i}" for i in items[(items < 0) | (items >= size)].tolist()]
         times = np.bincount(items[(items >= 0) & (items < size)], minlength=size)
@@ -102,12 +103,12 @@ class Window:
         if faults:
             raise PlanError(f"a placement must hold every sample of the window once: {list_offenders(faults)}")
         row_of = np.empty(size, np.int64)
-        row_of[items] = np.repeat(np.arange(len(flat)), sizes)
+        row_of[items] = np.repeat(np.arange(len(rows)), sizes)
         return row_of
 
     def row_faults(self, row_of: Int64Array) -> list[str]:
         """Return which rows break a limit, in words."""
-        num_rows = self.num_ranks * self.num_rows
+        num_rows = self.num_rows_in_all
         counts = np.bincount(row_of, minlength=num_rows)
         used = np.bincount(row_of, weights=self.tokens, minlength=num_rows)
         longest = np.zeros(num_rows, np.int64)
@@ -137,8 +138,8 @@ class Window:
 class Policy(Protocol):
     """What proposes another placement."""
 
-    def candidate(self, window: Window) -> Rows | None:
-        """Return other rows for the samples of the window, or None to leave them."""
+    def candidate(self, window: Window) -> Int64Array | None:
+        """Return int64[n], other rows for the samples of the window, or None to leave them."""
         ...
 
     def objective(self, window: Window, placement: Placement) -> float:
@@ -197,15 +198,14 @@ def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0
         InfeasibleError: the rows as they are break a limit.
         PlanError: the policy proposes rows that lose, repeat or add samples, or break a limit.
     """
-    before = window.row_of(window.reference)
+    before = window.reference
     if faults := window.row_faults(before):
         raise InfeasibleError(f"the samples do not fit where they are: {list_offenders(faults)}")
     proposed = policy.candidate(window)
-    rows = window.reference if proposed is None else proposed
-    after = window.row_of(rows)
+    after = before if proposed is None else proposed
     if faults := window.row_faults(after):
         raise PlanError(f"the placement that {type(policy).__name__} proposes breaks limits: {list_offenders(faults)}")
-    num_rows = window.num_ranks * window.num_rows
+    num_rows = window.num_rows_in_all
     costs = np.concatenate([window.costs.rows(before, num_rows), window.costs.rows(after, num_rows)])
     whole = integer_costs(costs)
     unit = float(costs.max()) / int(whole.max()) if whole.any() else 0.0
@@ -214,9 +214,8 @@ def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0
     scale = unit if policy.counts_costs else 1.0
     gain = (old - new) / old if old > 0 else 0.0
     accepted = gain > min_balance_gain
-    kept = rows if accepted else window.reference
-    rank_before = before // window.num_rows
-    rank_after = (after if accepted else before) // window.num_rows
+    kept = after if accepted else before
+    rank_before, rank_after = before // window.num_rows, kept // window.num_rows
     moved = np.bincount(rank_after[rank_after != rank_before], minlength=window.num_ranks)
     decision = Decision(
         first_rank=0,
@@ -231,13 +230,12 @@ def plan_window(window: Window, policy: Policy, *, min_balance_gain: float = 0.0
     return PlannedWindow(plan_of_rows(window, kept), decision, loads[0], loads[int(accepted)])
 
 
-def plan_of_rows(window: Window, rows: Rows) -> Plan:
-    """Return the plan that puts the samples of `window` into `rows`; every limit is proven again."""
-    row_of = window.row_of(rows)
+def plan_of_rows(window: Window, row_of: Int64Array) -> Plan:
+    """Return the plan that puts the samples of `window` into rows, `row_of`; every limit is proven again."""
     rank, row = np.divmod(row_of, window.num_rows)
     slot_of = row * window.num_ranks + rank  # bins: micro-batch after micro-batch, in each row after row
     order = np.argsort(slot_of, kind="stable")
-    sizes = np.bincount(slot_of, minlength=window.num_ranks * window.num_rows)
+    sizes = np.bincount(slot_of, minlength=window.num_rows_in_all)
     microbatch, row_in_microbatch = np.divmod(np.arange(window.num_rows), window.rows_per_rank)
     is_oversized = (window.tokens > window.seq_len) & window.keeps_oversized
     oversized = np.bincount(slot_of[is_oversized], minlength=sizes.size) > 0
@@ -277,14 +275,17 @@ def _bounds(window: Window) -> dict[str, float]:
     return {**bounds, "num_microbatches": float(-(-bounds["num_microbatches"] // window.rows_per_rank))}
 
 
-def rows_of_plan(plan: Plan) -> Rows:
-    """Return the rows of a data-parallel plan.
+def rows_of_plan(plan: Plan) -> Int64Array:
+    """Return int64[n]: the row of each sequence of a data-parallel plan that cuts and drops none.
 
     Example:
         >>> import dcpack
-        >>> rows_of_plan(dcpack.plan([3, 4], num_ranks=2, capacity=4, scheduler="in_order"))
-        (((0,),), ((1,),))
+        >>> plan = dcpack.plan([4, 3, 3], num_ranks=2, capacity=4, scheduler="in_order", on_empty="dummy")
+        >>> plan.to_sample_id_groups(), rows_of_plan(plan).tolist()
+        ([[[0], [1]], [[2], []]], [0, 2, 1])
     """
-    items, offsets = plan.sequence_ids.tolist(), plan.offsets.tolist()
-    bins = [plan.bins_of_rank(rank).tolist() for rank in range(plan.num_ranks)]
-    return tuple(tuple(tuple(items[offsets[b] : offsets[b + 1]]) for b in given) for given in bins)
+    num_rows = plan.num_microbatches * plan.rows_per_rank
+    row_of_bin = plan.first_rank * num_rows + plan.microbatch * plan.rows_per_rank + plan.row
+    row_of = np.empty(plan.num_sequences, np.int64)
+    row_of[plan.sequence_ids] = row_of_bin[plan.entry_bin]
+    return row_of

@@ -181,10 +181,21 @@ class LocalGain:
             slots, slot_of = slots_of_rows(problem, self.reference, num_ranks, self.rows_per_rank)
         else:
             slots, slot_of = slots_of_microbatches(problem, self.reference.schedule(problem), num_ranks)
+        result, decisions = self.improve(problem, slots, slot_of)
+        return make_microbatches(slots, result, problem.cp_sizes[0]), decisions
+
+    def improve(self, problem: Problem, slots: Slots, slot_of: Int64Array) -> tuple[Int64Array, tuple[Decision, ...]]:
+        """Return what `solve` does as slots, from a reference that is given as slots, int64[p], too.
+
+        Raises:
+            ArgumentError: costs or budgets that do not fit the sequences, or groups that do not fit the ranks.
+            InfeasibleError: as in `solve`.
+        """
         costs = self._costs(problem)
         work = self._workload(problem, integer_costs(costs))
         self._check_reference(problem, work, slots, slot_of)
         unit = float(costs.max()) / int(work.costs.max()) if work.costs.any() else 0.0
+        num_ranks = slots.num_ranks
         size = self._group_size(problem, num_ranks)
         local = Slots(num_microbatches=slots.num_microbatches, num_ranks=size, num_rows=slots.num_rows, sync=slots.sync)
         decisions, result = [], slot_of.copy()
@@ -195,7 +206,7 @@ class LocalGain:
             after, decision = self._decide_group(work.take(items), local, before, unit, first)
             result[items] = after // size * num_ranks + after % size + first
             decisions.append(decision)
-        return make_microbatches(slots, result, problem.cp_sizes[0]), tuple(decisions)
+        return result, tuple(decisions)
 
     # ---- one group of ranks --------------------------------------------------------------------------------------
 

@@ -12,9 +12,24 @@ from dcpack.cost import QuadraticCost
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.loader.costs import AdditiveCosts, CostRule, SquaresWithPadding, TimesOfRows
 from dcpack.loader.policies import choose_policy
+from dcpack.loader.types import SampleKey
 from dcpack.loader.windows import Window, plan_of_rows, plan_window, rows_of_plan
 from dcpack.scheduling.driver import make_plan
 from dcpack.scheduling.local_gain import LocalGain
+
+
+def placed(rows: Any) -> Any:
+    """int64[n]: the row of each sample, from ``[rank][row] -> samples``."""
+    flat = [row for rank in rows for row in rank]
+    row_of = {sample: number for number, row in enumerate(flat) for sample in row}
+    return np.array([row_of[sample] for sample in range(len(row_of))])
+
+
+def rows_of(plan: dcpack.Plan) -> list[list[int]]:
+    """The samples of each row, rank after rank."""
+    number = rows_of_plan(plan)
+    count = plan.num_ranks * plan.num_microbatches * plan.rows_per_rank
+    return [np.flatnonzero(number == row).tolist() for row in range(count)]
 
 
 def window(costs: Sequence[float] = (9, 9, 1, 1), **changes: Any) -> Window:
@@ -23,7 +38,9 @@ def window(costs: Sequence[float] = (9, 9, 1, 1), **changes: Any) -> Window:
         "costs": AdditiveCosts(np.array(costs, np.float64)),
         "amounts": {},
         "limits": {},
-        "reference": (((0,), (1,)), ((2,), (3,))),
+        "reference": placed([[[0], [1]], [[2], [3]]]),
+        "num_ranks": 2,
+        "num_rows": 2,
         "rows_per_rank": 2,
         "seq_len": 10,
         "metadata": tuple(SampleMetadata(pack_tokens=5, cost=WorkloadCost(llm=c, memory=1)) for c in costs),
@@ -31,8 +48,9 @@ def window(costs: Sequence[float] = (9, 9, 1, 1), **changes: Any) -> Window:
     return Window(**{**values, **changes})
 
 
-def loads(made: Window, rows: Any, costs: Sequence[float]) -> list[float]:
-    return [sum(costs[i] for row in rank for i in row) for rank in rows]
+def loads(plan: dcpack.Plan, costs: Sequence[float]) -> list[float]:
+    rank_of = rows_of_plan(plan) // (plan.num_microbatches * plan.rows_per_rank)
+    return np.bincount(rank_of, weights=costs, minlength=plan.num_ranks).tolist()
 
 
 class Swap:
@@ -54,7 +72,7 @@ class Swap:
 @pytest.mark.parametrize("policy", ["local_gain", "balanced", Swap()])
 def test_18_and_2_become_10_and_10(policy: Any) -> None:
     plan, decision, *_ = plan_window(window(one_a_row=True), choose_policy(None, policy, 2))
-    assert loads(window(), rows_of_plan(plan), (9, 9, 1, 1)) == [10, 10]
+    assert loads(plan, (9, 9, 1, 1)) == [10, 10]
     assert (decision.objective_before, decision.objective_after, decision.accepted) == (18, 10, True)
     assert decision.gain == pytest.approx(4 / 9)
     assert sum(decision.moved) == 2
@@ -65,7 +83,7 @@ def test_18_and_2_become_10_and_10(policy: Any) -> None:
 def test_a_gain_must_be_strictly_more(policy: Any, least: float, accepted: bool) -> None:
     plan, decision, *_ = plan_window(window(), choose_policy(None, policy, 2), min_balance_gain=least)
     assert decision.accepted is accepted
-    assert (rows_of_plan(plan) == window().reference) is not accepted
+    assert (rows_of_plan(plan).tolist() == window().reference.tolist()) is not accepted
     assert decision.objective_candidate == 10
     assert decision.objective_after == (10 if accepted else 18)
     assert sum(decision.moved) == (2 if accepted else 0)
@@ -126,14 +144,13 @@ def test_budgets_are_kept_also_where_they_are_no_whole_numbers() -> None:
     made = window(
         (9, 1, 9, 1),
         tokens=np.array([5, 5, 5, 5]),
-        reference=(((0,), (2,)), ((1,), (3,))),
+        reference=placed([[[0], [2]], [[1], [3]]]),
         limits={"images": 0.9},
         amounts={"images": amounts},
     )
     plan, decision, *_ = plan_window(made, choose_policy(None, "local_gain", 2))
     assert decision.objective_after == 10
-    for rank in rows_of_plan(plan):
-        assert all(sum(amounts[i] for i in row) <= 0.9 for row in rank)
+    assert all(sum(amounts[i] for i in row) <= 0.9 for row in rows_of(plan))
 
 
 def test_a_reference_that_breaks_a_limit_is_named() -> None:
@@ -148,7 +165,7 @@ def test_a_reference_that_breaks_a_limit_is_named() -> None:
 def test_oversized_samples_stay_alone() -> None:
     made = window(tokens=np.array([11, 5, 4, 1]), keeps_oversized=True)
     plan, *_ = plan_window(made, choose_policy(None, "local_gain", 2))
-    assert [row for rank in rows_of_plan(plan) for row in rank if 0 in row] == [(0,)]
+    assert [row for row in rows_of(plan) if 0 in row] == [[0]]
     assert plan.oversized.sum() == 1
 
 
@@ -190,12 +207,14 @@ def test_which_cost_rules() -> None:
     assert isinstance(CostRule.choose(None, None, repacks=True).of_window(tokens, None, 8), SquaresWithPadding)
     assert isinstance(CostRule.choose(None, "llama3-8b", repacks=True).of_window(tokens, None, 8), TimesOfRows)
     priced = SampleMetadata(pack_tokens=3, cost=7)
-    assert CostRule.choose(None, None).of_sample(priced) == WorkloadCost(llm=7)
-    assert CostRule.choose(dcpack.QuadraticCost(), None).of_sample(priced) is None  # the model says all
+    assert CostRule.choose(None, None).of_sample(priced, SampleKey(position=5)) == WorkloadCost(llm=7)
+    assert CostRule.choose(dcpack.QuadraticCost(), None).of_sample(priced, SampleKey(position=5)) is None
+    keyed = CostRule.choose(lambda metadata: WorkloadCost(llm=metadata.key.position), None)
+    assert keyed.of_sample(priced, SampleKey(position=5)) == WorkloadCost(llm=5)
     with pytest.raises(ArgumentError, match="exclude each other"):
         CostRule.choose(dcpack.QuadraticCost(), "llama3-8b")
     with pytest.raises(ArgumentError, match="cost_model must return a WorkloadCost, got 3"):
-        CostRule.choose(lambda metadata: 3, None).of_sample(priced)
+        CostRule.choose(lambda metadata: 3, None).of_sample(priced, SampleKey(position=5))
     with pytest.raises(ArgumentError, match="cost_model must be a function"):
         CostRule.choose(3, None)
 
@@ -217,13 +236,15 @@ def test_the_plan_of_rows_is_the_one_that_the_driver_makes(one_a_row: bool) -> N
             costs=AdditiveCosts(np.ones(tokens.size)),
             amounts={},
             limits={},
-            reference=rows,
+            reference=placed(rows),
+            num_ranks=ranks,
+            num_rows=per_rank,
             rows_per_rank=rows_per_rank,
             seq_len=36,
             one_a_row=one_a_row,
             may_be_empty=True,
         )
-        plan = plan_of_rows(made, rows)
+        plan = plan_of_rows(made, made.reference)
         expected = make_plan(
             tokens,
             num_ranks=ranks,
