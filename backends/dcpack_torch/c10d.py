@@ -21,6 +21,7 @@ __all__ = [
     "PrefixStore",
     "default_store",
     "make_registered_group",
+    "registered_group",
 ]
 
 _native: Any = importlib.import_module("torch._C._distributed_c10d")
@@ -57,3 +58,39 @@ def make_registered_group(name: str, store: Any, uid: str, member: int, ranks: S
     options.timeout = timedelta(seconds=timeout_s)
     plugins: Any = dist.Backend._plugins
     return plugins[name.upper()].creator_fn(options, None)
+
+
+def registered_group(name: str, ranks: Sequence[int], backend: str | None, timeout_s: float) -> Any:
+    """Return the process group of that name that torch.distributed knows; its members alone make it, together.
+
+    `torch.distributed.new_group` is a call of all processes, or, with ``use_local_synchronization``, puts the number of
+    groups that a process holds into the name: members that hold different numbers would wait for each other for ever.
+
+    Args:
+        name: of the group, the same on all members and no other's.
+        ranks: global numbers of the members, this process among them, ascending.
+        backend: the library, as ``new_group`` takes it; None for that of the default group.
+        timeout_s: seconds that its making, and a call in it, may take.
+    """
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    world, default = module._world, module._get_default_group()
+    known = next((group for group, other in world.pg_names.items() if other == name), None)
+    if known is not None:
+        return known
+    default_backend, store = world.pg_map[default]
+    # NCCL splits groups off a default group that is bound to a device, which is a call of all processes.
+    bound, default.bound_device_id = default.bound_device_id, None
+    try:
+        group, _ = module._new_process_group_helper(
+            len(ranks),
+            list(ranks).index(default.rank()),
+            list(ranks),
+            dist.Backend(backend or default_backend),
+            store,
+            name,
+            timeout=timedelta(seconds=timeout_s),
+        )
+    finally:
+        default.bound_device_id = bound
+    world.pg_group_ranks[group] = {rank: member for member, rank in enumerate(ranks)}
+    return group

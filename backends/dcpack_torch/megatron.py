@@ -5,6 +5,7 @@ torch is imported here, Megatron-Core only where an object of one of its classes
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
@@ -15,9 +16,11 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from dcpack._checks import list_offenders
+from dcpack._checks import as_lengths, list_offenders
 from dcpack.comm.dtypes import from_bytes
-from dcpack.errors import ArgumentError, BackendError
+from dcpack.comm.failures import name_ranks
+from dcpack.comm.membership import check_deadline
+from dcpack.errors import ArgumentError, BackendError, PeerError
 from dcpack.megatron import (
     ParallelGroups,
     RankBatch,
@@ -27,6 +30,7 @@ from dcpack.megatron import (
     wrap_data_iterator,
 )
 from dcpack_torch.backend import TorchGlooBackend
+from dcpack_torch.c10d import registered_group
 from dcpack_torch.wire import array_as_tensor, tensor_as_bytes
 
 __all__ = ["CPGroups", "MegatronPath", "groups_of", "make_packed_seq_params", "options_from_config", "to_host"]
@@ -119,25 +123,37 @@ def options_from_config(config: Any, groups: ParallelGroups, **changes: Any) -> 
 
 
 class CPGroups:
-    """The process groups of CP groups, each made when its members first need it, and kept.
+    """The process groups of CP groups, each made when its members first need it, and kept by torch.distributed.
 
     Only the members make a group, in the order of their micro-batches, so no other rank is asked. Any set of ranks will
-    do: Megatron-Core makes aligned powers of two beforehand.
+    do: Megatron-Core makes aligned powers of two beforehand. There is one for each set of ranks, whoever asks.
 
     Args:
         backend: the library, as ``torch.distributed.new_group`` takes it; None for that of the default group.
+        timeout_s: seconds that making a group, and a call in it, may take.
     """
 
-    def __init__(self, backend: str | None = None) -> None:
+    def __init__(self, backend: str | None = None, *, timeout_s: float = 600.0) -> None:
         self._backend = backend
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self._timeout_s = check_deadline(timeout_s)
 
     def get(self, ranks: Sequence[int]) -> Any:
-        """Return the process group of `ranks`, global numbers; its members call together."""
-        members = tuple(ranks)
-        if members not in self._groups:
-            self._groups[members] = dist.new_group(list(members), backend=self._backend, use_local_synchronization=True)
-        return self._groups[members]
+        """Return the process group of `ranks`, global numbers; its members call together.
+
+        Raises:
+            ArgumentError: ranks that are not ascending, or without this one.
+            PeerError: a member did not come in time.
+        """
+        members = as_lengths("ranks", ranks).tolist()
+        if members != sorted(set(members)) or dist.get_rank() not in members:
+            raise ArgumentError(f"ranks must ascend and hold this one, {dist.get_rank()}, got {members}")
+        digest = hashlib.blake2b(repr(members).encode(), digest_size=16).hexdigest()
+        name = f"dcpack/cp/{self._backend or ''}/{digest}"
+        try:
+            return registered_group(name, members, self._backend, self._timeout_s)
+        except RuntimeError as error:
+            text = f"the CP group of {name_ranks(members)} could not be made within {self._timeout_s:g} s: {error}"
+            raise PeerError(text, cause=type(error).__name__) from error
 
 
 def make_packed_seq_params(fields: Mapping[str, Any], cls: type | None = None) -> Any:
@@ -182,6 +198,7 @@ class MegatronPath:
         options: how to plan, such as `options_from_config`.
         device: where batches go; None for the CPU.
         cp_backend: the library of CP groups; None for that of the default group.
+        cp_timeout_s: seconds that making a CP group, and a call in it, may take.
         padded_in_both: give the padded offsets in both places, as Megatron-Core does; see
             `dcpack.export.packed_seq_params`.
         params_class: the class of ``PackedSeqParams``; None for that of the installed Megatron-Core.
@@ -205,13 +222,14 @@ class MegatronPath:
         *,
         device: torch.device | str | None = None,
         cp_backend: str | None = None,
+        cp_timeout_s: float = 600.0,
         padded_in_both: bool = False,
         params_class: type | None = None,
     ) -> None:
         self.groups = groups
         self.options = options
         self.device = torch.device("cpu" if device is None else device)
-        self.cp_groups = CPGroups(cp_backend)
+        self.cp_groups = CPGroups(cp_backend, timeout_s=cp_timeout_s)
         self._padded_in_both = padded_in_both
         self._params_class = params_class
 

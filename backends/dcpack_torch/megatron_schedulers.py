@@ -74,7 +74,8 @@ class PackingScheduler:
             vpp_size=2 if grouped else 1,  # any number over 1: what counts here is the group size
             microbatch_group_size=microbatch_group_size_per_vp_stage,
         )
-        self._groups: dict[tuple[int, ...], ParallelGroups] = {}
+        # With what they were made of: another process group could get the number of one that is gone.
+        self._groups: dict[tuple[int, ...], tuple[SimpleNamespace, ParallelGroups]] = {}
 
     @property
     def is_dynamic_cp(self) -> bool:
@@ -117,8 +118,8 @@ class PackingScheduler:
         key = tuple(id(group) for group in (dp_group, tp_group, pp_group, dp_cp_group))
         if key not in self._groups:
             collection = SimpleNamespace(dp=dp_group, tp=tp_group, pp=pp_group, dp_cp=dp_cp_group)
-            self._groups[key] = groups_of(collection)
-        groups = self._groups[key]
+            self._groups[key] = collection, groups_of(collection)
+        _, groups = self._groups[key]
         vpp_size = getattr(config, "virtual_pipeline_model_parallel_size", None) or 1
         group_size = self.microbatch_group_size_per_vp_stage if vpp_size > 1 else None
         options = StepOptions(

@@ -10,13 +10,16 @@ from typing import Any
 
 import megatron_jobs as jobs
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from dcpack_torch.backend import TorchGlooBackend
-from dcpack_torch.megatron import MegatronPath, groups_of, options_from_config
+from dcpack_torch.c10d import HashStore
+from dcpack_torch.megatron import CPGroups, MegatronPath, groups_of, options_from_config
 from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
 
 import dcpack
+from dcpack.errors import ArgumentError, PeerError
 from dcpack.megatron import StepOptions, build_groups, pack_sequences
 
 
@@ -127,6 +130,58 @@ def torch_path(rank: int, size: int) -> dict[str, Any]:
     return {"weighted": int(weighted), "rows": int(weighted_rows), "sizes": sizes}
 
 
+def uneven_cp_groups(rank: int, size: int) -> list[Any]:
+    """Make CP groups in the order of micro-batches that give ranks different numbers of them; add up in each."""
+    orders = {0: [(0, 1)], 1: [(0, 1)], 2: [], 3: [(3,)]}
+    blocks = [*orders[rank], (0, 1, 2, 3), (0, 1) if rank < 2 else (2, 3), (1, 2) if rank in (1, 2) else (rank,)]
+    found: list[Any] = []
+    made = CPGroups(timeout_s=20.0)
+    for ranks in blocks:
+        group = made.get(ranks)
+        total = torch.full((1,), 10**rank)
+        dist.all_reduce(total, group=group)
+        found.append((dist.get_process_group_ranks(group), dist.get_rank(group), int(total)))
+        assert made.get(ranks) is group
+        assert CPGroups(timeout_s=20.0).get(list(ranks)) is group  # one group a set of ranks, whoever asks
+    for wrong in ((3, 2, 1, 0), (0, 0, 1, 2, 3), ((rank + 1) % size,)):
+        with pytest.raises(ArgumentError, match=f"ranks must ascend and hold this one, {rank}, got"):
+            made.get(wrong)
+    default: Any = dist.group.WORLD
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    assert default is not dist.group.WORLD
+    assert dist.get_world_size(made.get((0,))) == 1  # a new job has groups of its own
+    return found
+
+
+def absent_member(rank: int, size: int) -> str:
+    """Ask for a CP group whose other member never does."""
+    if rank == 1:
+        return ""
+    try:
+        CPGroups(timeout_s=1.0).get((0, 1))
+    except PeerError as error:
+        return f"{error.cause}: {error}"
+    return "nothing was raised"
+
+
+def bound_to_a_device(rank: int, size: int) -> tuple[str, str]:
+    """Make a CP group where the default group is bound to a device, which would make NCCL ask all processes."""
+    default: Any = dist.group.WORLD
+    default.bound_device_id = torch.device("cuda", 3)
+    seen: list[Any] = []
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    helper = module._new_process_group_helper
+
+    def watched(*args: Any, **options: Any) -> Any:
+        seen.append(default.bound_device_id)
+        return helper(*args, **options)
+
+    module._new_process_group_helper = watched
+    CPGroups(timeout_s=20.0).get((0, 1))
+    return str(seen), str(default.bound_device_id)
+
+
 def scheduler_run(rank: int, size: int) -> dict[str, Any]:
     """The contract of Megatron's scheduler_map: constructor, keys, groups and run."""
     case = jobs.Case((1, 2, 1, 2), "packing_aware", 2)
@@ -155,7 +210,8 @@ def scheduler_run(rank: int, size: int) -> dict[str, Any]:
                 assert tensors.get("labels", torch.int64) == tensors.get("tokens", torch.int64) == torch.int64
         kept = {"tokens", "position_ids", "labels", "loss_mask"}
         results.append({"totals": totals, "fields": [sorted(kept & rows[0].keys()) for rows in stages]})
-    assert len(scheduler._groups) == 1  # the communicators of a step serve the next one
+    ((held, _),) = scheduler._groups.values()  # the communicators of a step serve the next one
+    assert held.dp is collection.dp  # while it lives no other group can be taken for it
     return {"place": place, "steps": results}
 
 

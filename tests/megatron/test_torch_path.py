@@ -38,6 +38,25 @@ def test_the_token_sum_holds_over_process_groups(launch: Launch) -> None:
     assert {size for each in seen for size in each["sizes"]} >= {1, 4}  # the proof saw several sizes
 
 
+def test_ranks_that_hold_different_numbers_of_cp_groups_make_further_ones(launch: Launch) -> None:
+    seen = launch(4, "uneven_cp_groups", deadline_s=60.0)
+    everyone = [0, 1, 2, 3]
+    first = [[([0, 1], 0, 11)], [([0, 1], 1, 11)], [], [([3], 0, 1000)]]
+    last = [([0], 0, 1), ([1, 2], 0, 110), ([1, 2], 1, 110), ([3], 0, 1000)]
+    for rank, each in enumerate(seen):
+        pair = ([0, 1], rank, 11) if rank < 2 else ([2, 3], rank - 2, 1100)
+        assert each == [*first[rank], (everyone, rank, 1111), pair, last[rank]]
+
+
+def test_a_member_that_does_not_come_is_an_error_in_time(launch: Launch) -> None:
+    text, _ = launch(2, "absent_member", deadline_s=40.0)
+    assert "the CP group of ranks 0, 1 could not be made within 1 s" in text
+
+
+def test_cp_groups_are_not_split_off_a_default_group_that_is_bound(launch: Launch) -> None:
+    assert launch(2, "bound_to_a_device") == [("[None]", "cuda:3")] * 2
+
+
 def test_run_has_megatrons_arguments_and_results(launch: Launch) -> None:
     for each in launch(4, "scheduler_run"):
         stage = each["place"]["pp"]
