@@ -51,6 +51,33 @@ def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None
     return number
 
 
+def check_flags(**given: Any) -> dict[str, bool]:
+    """Return each value as a Python bool; whatever is neither True nor False is an error, 0 and 1 among it.
+
+    Example:
+        >>> check_flags(shuffle=np.True_, drop_last=False)
+        {'shuffle': True, 'drop_last': False}
+        >>> check_flags(shuffle="no", drop_last=1)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: shuffle must be True or False, got 'no' (str); drop_last must be True or False, \
+got 1 (int)
+    """
+    if wrong := [name for name, value in given.items() if not isinstance(value, bool | np.bool_)]:
+        raise ArgumentError("; ".join(f"{name} must be True or False, got {shorten(given[name])}" for name in wrong))
+    return {name: bool(value) for name, value in given.items()}
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` as a Python bool, as `check_flags`.
+
+    Example:
+        >>> check_flag("equal_size", np.False_)
+        False
+    """
+    return check_flags(**{name: value})[name]
+
+
 def check_kinds(**given: tuple[Any, Any]) -> None:
     """Raise unless each value is of its kind: a class, or a union of classes and None.
 
@@ -63,7 +90,7 @@ def check_kinds(**given: tuple[Any, Any]) -> None:
     """
     wrong = [(name, value, kind) for name, (value, kind) in given.items() if not isinstance(value, kind)]
     if wrong:
-        listed = [f"{name} must be {_name_kind(kind)}, got {_shorten(value)}" for name, value, kind in wrong]
+        listed = [f"{name} must be {_name_kind(kind)}, got {shorten(value)}" for name, value, kind in wrong]
         raise ArgumentError("; ".join(listed))
 
 
@@ -88,8 +115,13 @@ def _name_kind(kind: Any) -> str:
     return f"{article} {' or '.join(names)}"
 
 
-def _shorten(value: Any) -> str:
-    """Describe a value of any kind in a line, also where its own text cannot be made."""
+def shorten(value: Any) -> str:
+    """Describe a value of any kind in a line, also where its own text cannot be made.
+
+    Example:
+        >>> shorten("3")
+        "'3' (str)"
+    """
     return f"{reprlib.repr(value)} ({type(value).__name__})".replace("\n", " ")
 
 
@@ -127,7 +159,7 @@ def check_items(name: str, values: Any) -> Iterator[Any]:
             raise TypeError
         return iter(values)
     except TypeError as error:
-        raise ArgumentError(f"{name} must be a sequence of items, got {_shorten(values)}") from error
+        raise ArgumentError(f"{name} must be a sequence of items, got {shorten(values)}") from error
 
 
 def check_names(name: str, values: Any) -> tuple[str, ...]:
@@ -190,6 +222,13 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
 _LEAST = int(np.iinfo(np.int64).min)
 
 
+def _refuse_bools(name: str, values: Any) -> None:
+    """Raise where a list mixes bools with numbers: NumPy would make 0 and 1 of them."""
+    if isinstance(values, list | tuple) and not {bool, np.bool_}.isdisjoint(map(type, values)):
+        wrong = [f"{name}[{i}] = {value}" for i, value in enumerate(values) if isinstance(value, bool | np.bool_)]
+        raise ArgumentError(f"{name} must hold numbers, got bools: {list_offenders(wrong)}")
+
+
 def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     """Return `values` as int64 of the same shape: whole numbers of at least `minimum`; no copy where they are int64.
 
@@ -207,6 +246,7 @@ def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
         ...
         dcpack.errors.ArgumentError: cp_size must be at least 1: cp_size[0, 1] = 0
     """
+    _refuse_bools(name, values)
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError) as error:
@@ -239,6 +279,7 @@ def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
         ...
         dcpack.errors.ArgumentError: lengths must be at least 0: lengths[1] = -1
     """
+    _refuse_bools(name, values)
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError) as error:
@@ -266,6 +307,7 @@ def as_costs(name: str, values: Any) -> npt.NDArray[Any]:
         ...
         dcpack.errors.ArgumentError: costs must be finite and at least 0: costs[1] = nan
     """
+    _refuse_bools(name, values)
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError) as error:

@@ -9,7 +9,7 @@ import pytest
 
 import dcpack
 from dcpack.cost import QuadraticCost, RingCost, get_cost
-from dcpack.errors import ArgumentError, DcpackError, InfeasibleError
+from dcpack.errors import ArgumentError, DcpackError, InfeasibleError, PlanError
 from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
 from dcpack.scheduling import Group, MicroBatch, Problem
@@ -204,7 +204,7 @@ def test_nodes_come_from_the_cost_model() -> None:
             {"scheduler": "random"},
             "scheduler must be one of 'in_order', 'packing_aware', 'dynamic_cp', .*, got 'random'",
         ),
-        ({"scheduler": 7}, "scheduler must be a name or an object with schedule"),
+        ({"scheduler": 7}, "scheduler must be a name or an object with usable_cp_sizes"),
         ({"cp_sizes": "powers"}, "cp_sizes must be 'powers_of_two'"),
         ({"min_cp_size": 0}, "min_cp_size must be at least 1, got 0"),
         ({"max_cp_size": 0}, "max_cp_size must be at least 1, got 0"),
@@ -262,5 +262,5 @@ def test_a_scheduler_of_a_user_is_used_and_proven() -> None:
 
 
 def test_a_scheduler_that_ignores_the_multiple_is_caught() -> None:
-    with pytest.raises(AssertionError, match="one_by_one: 2 micro-batches are no multiple of 4"):
+    with pytest.raises(PlanError, match="'one_by_one' broke its limits: 2 micro-batches are no multiple of 4"):
         dcpack.plan([7, 3], num_ranks=3, capacity=4, scheduler=OneByOne(), microbatch_multiple=4)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dcpack._checks import as_lengths, check_choice, check_int, frozen, list_offenders
+from dcpack._checks import as_lengths, check_choice, check_flag, check_flags, check_int, frozen, list_offenders
 from dcpack.errors import ArgumentError
 
 
@@ -80,7 +80,9 @@ def test_every_low_value_is_named() -> None:
     ("values", "text"),
     [
         ([1.0, 2.0], "must hold integers, got dtype float64"),
-        ([True], "must hold integers, got dtype bool"),
+        (np.array([True]), "must hold integers, got dtype bool"),
+        ([True], r"must hold numbers, got bools: lengths\[0\] = True"),
+        ([5, True, np.False_, 4], r"must hold numbers, got bools: lengths\[1\] = True, lengths\[2\] = False"),
         (["a"], "must hold integers, got dtype <U1"),
         ([2**64], "must hold integers, got dtype object"),
         ([[1, 2]], r"must be one-dimensional, got shape \(1, 2\)"),
@@ -104,3 +106,15 @@ def test_frozen_arrays_are_read_only_and_contiguous_and_leave_the_original_writa
         ice[0] = 1
     mine[0] = 7
     assert mine[0] == 7
+
+
+def test_a_flag_is_true_or_false() -> None:
+    assert check_flags(shuffle=np.True_, drop_last=False) == {"shuffle": True, "drop_last": False}
+    assert type(check_flag("shuffle", np.True_)) is bool
+    for wrong in (0, 1, 1.0, None, "True", [True], np.array(True), object()):
+        with pytest.raises(ArgumentError, match=r"^drop_last must be True or False, got "):
+            check_flags(shuffle=True, drop_last=wrong)
+    with pytest.raises(
+        ArgumentError, match=r"^a must be True or False, got 0 \(int\); b must be True or False, got None"
+    ):
+        check_flags(a=0, b=None)

@@ -6,11 +6,12 @@ Exit codes: 0 all right, 1 what was asked for failed, 2 the command itself is wr
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from importlib.metadata import version
 
-from absl import app, logging
+from absl import app, flags, logging
 from absl.flags import argparse_flags
 
 from dcpack.cli import backends, demo, launch, lengths, plan, tune
@@ -32,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(args: argparse.Namespace) -> int:
     """Run the chosen command; an error of ours is one line, with exit code 2 for wrong arguments and 1 otherwise."""
+    _print_any_name()
     try:
         code = args.run(args)
         sys.stdout.flush()  # a reader that has gone is met here, not at the exit of the interpreter
@@ -52,6 +54,13 @@ def main(args: argparse.Namespace) -> int:
         return 130
 
 
+def _print_any_name() -> None:
+    """Let names of files that are no valid text, or that a terminal cannot show, be printed with escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _reader_has_gone() -> int:
     """Say nothing more on standard output: the reader of the pipe, say `head`, has enough."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +76,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         except BrokenPipeError:
             sys.exit(_reader_has_gone())
         raise
+    except (flags.Error, ValueError) as error:  # of the flags of absl, such as --verbosity
+        sys.stderr.write(f"dcpack: {error}\n")
+        sys.exit(2)
 
 
 def run() -> None:

@@ -12,6 +12,8 @@ from dcpack.data import LENGTH_FORMATS, TOKENIZERS, read_lengths
 
 __all__ = ["add_length_arguments", "lengths_of"]
 
+_LONGEST_NUMBER = 9  # digits; what is longer can only be the name of a column
+
 
 def add_length_arguments(parser: Any) -> None:
     """Add the arguments that say where lengths come from."""
@@ -27,5 +29,7 @@ def add_length_arguments(parser: Any) -> None:
 
 def lengths_of(args: argparse.Namespace) -> npt.NDArray[np.integer[Any]]:
     """Return the lengths that the arguments name: read-only, memory-mapped where the format allows."""
-    column = int(args.column) if args.column is not None and args.column.isdecimal() else args.column
+    column = args.column
+    if column is not None and column.isdecimal() and len(column) <= _LONGEST_NUMBER:
+        column = int(column)
     return read_lengths(args.lengths, key=args.key, column=column, tokenizer=args.tokenizer)

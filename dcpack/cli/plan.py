@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int, exact_sum
+from dcpack._checks import Int64Array, check_int, check_path, exact_sum
 from dcpack.api import DEFAULT_COST
 from dcpack.cli.inputs import add_length_arguments, lengths_of
 from dcpack.cli.progress import progress_bar
@@ -93,6 +93,9 @@ _NAMES = {name.replace(" ", "-").lower(): name for name in STRATEGIES}
 
 def _run(args: argparse.Namespace) -> int:
     cluster = _cluster_of(args)
+    for name in ("save", "image", "trace", "html"):
+        if getattr(args, name) is not None:
+            check_path(f"--{name}", getattr(args, name))
     lengths = lengths_of(args)
     steps = _Steps(lengths, args.global_batch_size, args.max_steps)
     check_int("--step", args.step, minimum=0, maximum=max(steps.count - 1, 0))

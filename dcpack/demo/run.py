@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_choice, check_int, list_offenders
+from dcpack._checks import Int64Array, check_kinds, list_offenders
 from dcpack.comm import Communicator, run_ranks
-from dcpack.cost import RingCost
 from dcpack.data import TextDocuments, find_text_files, installed_text_folders
+from dcpack.demo.options import DemoOptions
 from dcpack.demo.proof import RankEvidence, StepProof, check_batches, conclude
 from dcpack.errors import ArgumentError
 from dcpack.exchange import (
@@ -24,77 +25,13 @@ from dcpack.exchange import (
     exchange_samples,
     gather_samples,
 )
-from dcpack.packing import OVERLONG_POLICIES
-from dcpack.padding import PaddingRule
 from dcpack.plans import Plan
-from dcpack.report import STRATEGIES, Cluster, Planned, StrategyResult, compare_strategies, format_strategies
-from dcpack.scheduling import SCHEDULERS
-from dcpack.sharding import SHARDINGS
+from dcpack.report import STRATEGIES, Planned, StrategyResult, compare_strategies, format_strategies
 from dcpack.topology import Topology
 
-__all__ = ["DemoOptions", "DemoResult", "load_documents", "prove", "prove_on", "run_demo"]
+__all__ = ["DemoResult", "load_documents", "prove", "prove_on", "run_demo"]
 
 _MAX_SHOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DemoOptions:
-    """What the demo runs.
-
-    Attributes:
-        data: text files or folders; empty for the texts found on this machine.
-        num_ranks: ranks of the fake back end.
-        num_steps: steps.
-        global_batch_size: documents of a step.
-        capacity: padded tokens of one row on one rank.
-        scheduler: which scheduler the proof runs under.
-        max_cp_size: largest CP size; 1 turns CP off, None leaves it to the ranks.
-        overlong: the policy for documents that fit on no CP size.
-        sharding: the CP slicing.
-        routing: ``"sliced"`` or ``"whole"``.
-        seed: which documents, in which order.
-        deadline_s: seconds that a rank may wait for the others.
-
-    Example:
-        >>> DemoOptions(num_ranks=4, capacity=2048).cluster.num_ranks
-        4
-    """
-
-    data: tuple[str, ...] = ()
-    num_ranks: int = 8
-    num_steps: int = 10
-    global_batch_size: int = 128
-    capacity: int = 32768
-    scheduler: str = "packing_aware"
-    max_cp_size: int | None = None
-    overlong: str = "split"
-    sharding: str = "zigzag"
-    routing: str = "sliced"
-    seed: int = 1234
-    deadline_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        for name in ("num_ranks", "num_steps", "global_batch_size", "capacity"):
-            check_int(name, getattr(self, name), minimum=1)
-        check_int("seed", self.seed, minimum=0)
-        if self.max_cp_size is not None:
-            check_int("max_cp_size", self.max_cp_size, minimum=1)
-        check_choice("scheduler", self.scheduler, SCHEDULERS)
-        check_choice("overlong", self.overlong, OVERLONG_POLICIES)
-        check_choice("sharding", self.sharding, SHARDINGS)
-        check_choice("routing", self.routing, ROUTINGS)
-
-    @property
-    def cluster(self) -> Cluster:
-        """The ranks, the padding rule and the cost model that plans are made for."""
-        return Cluster(
-            num_ranks=self.num_ranks,
-            capacity=self.capacity,
-            padding=PaddingRule(),
-            cost=RingCost(),
-            overlong=self.overlong,
-            max_cp_size=self.max_cp_size,
-        )
 
 
 @dataclass(slots=True)
@@ -144,6 +81,7 @@ def load_documents(options: DemoOptions) -> TextDocuments:
         ...     len(load_documents(options))
         1
     """
+    check_kinds(options=(options, DemoOptions))
     files = find_text_files(options.data or installed_text_folders())
     order = np.random.default_rng(options.seed).permutation(len(files))
     wanted = options.num_steps * options.global_batch_size
@@ -204,6 +142,10 @@ def prove(
     Returns:
         The verdicts, the plans, the sample tables, and the bytes that moved between ranks.
 
+    Raises:
+        ArgumentError: an argument of another kind, or no documents.
+        PeerError: a rank failed, or `done` did.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -214,6 +156,9 @@ def prove(
         >>> verdicts[0].faults, verdicts[0].num_tokens == int(plans[0].lengths.sum())
         ([], True)
     """
+    check_kinds(options=(options, DemoOptions), documents=(documents, TextDocuments), done=(done, Callable))
+    if len(documents) == 0:
+        raise ArgumentError("documents must hold at least one document")
 
     def run_all_steps(communicator: Communicator) -> list[tuple[RankEvidence, Plan, SampleTable, int]]:
         results = []
@@ -305,6 +250,10 @@ def run_demo(
     Returns:
         The verdicts, the strategies compared, and the text to print.
 
+    Raises:
+        ArgumentError: an argument of another kind, no text, or paths that do not exist.
+        PeerError: that, on some process of `communicator`, or a process that failed.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -315,11 +264,10 @@ def run_demo(
         PROVEN under packing_aware
     """
     started = time.perf_counter()
-    if communicator is None:
+    check_kinds(communicator=(communicator, Communicator | None))
+    with contextlib.nullcontext() if communicator is None else communicator.guard():
+        check_kinds(progress=(progress, Callable), topology=(topology, Topology | None))
         documents = load_documents(options)
-    else:
-        with communicator.guard():
-            documents = load_documents(options)
     done = progress(options.num_steps * (1 + len(STRATEGIES)))
     if communicator is None:
         verdicts, _, tables, moved = prove(options, documents, done=done)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_choice, check_int, check_kinds, list_offenders
+from dcpack._checks import Int64Array, check_choice, check_flags, check_int, check_kinds, list_offenders
 from dcpack.comm import broadcast_tree
 from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
@@ -134,11 +134,11 @@ def get_batch_for_rank(
     """
     message: dict[str, Any] | None = None
     index: Int64Array | None = None
-    asked = {"sharding": sharding, "padded_in_both": padded_in_both}
-    asked |= {"vpp_size": vpp_size, "vpp_stage": vpp_stage or 0, "has_mtp": has_mtp}
+    asked: dict[str, Any] = {}
     check_kinds(groups=(groups, ParallelGroups))
     with tell_failure(groups.tp, peer_errors=True):  # the others wait in the broadcast
-        check_kinds(padded_in_both=(padded_in_both, bool), to_device=(to_device, Callable | None))
+        check_kinds(to_device=(to_device, Callable | None))
+        asked = check_flags(padded_in_both=padded_in_both, has_mtp=has_mtp)
         check_choice("sharding", sharding, SHARDINGS)
         needs = needs_of_stage(
             is_first=groups.is_first_stage,
@@ -147,6 +147,7 @@ def get_batch_for_rank(
             vpp_stage=vpp_stage,
             has_mtp=has_mtp,
         )
+        asked |= {"sharding": sharding, "vpp_size": int(vpp_size), "vpp_stage": int(vpp_stage or 0)}
         if groups.tp.rank == 0:
             message, index = _take_next(data_iterator, needs, sharding)
             message["asked"] = asked
@@ -159,7 +160,7 @@ def get_batch_for_rank(
         _check_asked(asked, message["asked"])
         if index is None:
             index = _slots_of(message["metadata"], sharding)
-        return _batch_of(message, index, groups, padded_in_both, to_device)
+        return _batch_of(message, index, groups, asked["padded_in_both"], to_device)
 
 
 def _check_asked(asked: Mapping[str, Any], first: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import as_lengths, exact_sum
+from dcpack._checks import as_lengths, check_kinds, check_path, exact_sum
 from dcpack.cost import CostModel
 from dcpack.errors import ArgumentError, BackendError
 from dcpack.plans import Plan
@@ -40,6 +40,7 @@ def save_plan_picture(
         sync: as in `Plan.simulate`.
 
     Raises:
+        ArgumentError: an argument of another kind, or a path whose ending names no format.
         BackendError: matplotlib is not installed.
 
     Example:
@@ -52,8 +53,9 @@ def save_plan_picture(
         ...     "<svg" in Path(folder, "plan.svg").read_text()
         True
     """
-    pyplot = _pyplot()
+    path, title = check_path("path", path), _printable(title)
     timeline = timeline_of(plan, cost, sync=sync)
+    pyplot = _pyplot()
     scale, unit = time_scale(float(timeline.microbatch_ends.max(initial=0.0)), timeline.unit)
     figure, axes = pyplot.subplots(figsize=(11, 5.5), layout="constrained")
     sizes = sorted(set(plan.cp_size.tolist()))
@@ -76,7 +78,8 @@ def save_plan_picture(
         axes.axvline(float(end) * scale, color="0.35", linewidth=0.8, linestyle="--")
     step, bound = plan.simulate(cost, sync=sync) * scale, plan.bounds.get("step_time", 0.0) * scale
     beyond = f", {step / bound - 1:.1%} above the lower bound" if bound else ""
-    axes.set_title(f"{title}: {plan.num_microbatches} micro-batches, step {step:.4g} {unit}{beyond}".lstrip(": "))
+    title = f"{title}: {plan.num_microbatches} micro-batches, step {step:.4g} {unit}{beyond}".lstrip(": ")
+    axes.set_title(title, parse_math=False)
     axes.set_xlabel(f"simulated time ({unit}); dashed: all ranks wait for the slowest")
     axes.set_ylabel("rank")
     axes.set_ylim(0, plan.num_ranks)
@@ -89,10 +92,16 @@ def save_plan_picture(
     _save(pyplot, figure, path)
 
 
-def _save(pyplot: Any, figure: Any, path: str | Path) -> None:
+def _printable(title: str) -> str:
+    """Return `title` as a font can draw it: names of files may hold what is no text."""
+    check_kinds(title=(title, str))
+    return title.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:
     known = sorted(figure.canvas.get_supported_filetypes())
     try:
-        if Path(path).suffix.removeprefix(".").lower() not in known:
+        if path.suffix.removeprefix(".").lower() not in known:
             raise ArgumentError(f"pictures end in {', '.join('.' + ending for ending in known)}, got {str(path)!r}")
         figure.savefig(path, dpi=150)
     finally:
@@ -108,6 +117,7 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
         title: what they are.
 
     Raises:
+        ArgumentError: an argument of another kind, or a path whose ending names no format.
         BackendError: matplotlib is not installed.
 
     Example:
@@ -118,8 +128,9 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
         ...     "<svg" in Path(folder, "lengths.svg").read_text()
         True
     """
-    pyplot = _pyplot()
+    path, title = check_path("path", path), _printable(title)
     values = as_lengths("lengths", lengths)
+    pyplot = _pyplot()
     values = values[values > 0]
     total = exact_sum(values)
     edges = (
@@ -136,6 +147,6 @@ def save_length_picture(path: str | Path, lengths: Any, *, title: str = "") -> N
     axes.set_xscale("log", base=2)
     axes.set_xlabel("length (tokens)")
     axes.set_ylabel("share (%)")
-    axes.set_title(f"{title}: {values.size:,} sequences, {total:,} tokens".lstrip(": "))
+    axes.set_title(f"{title}: {values.size:,} sequences, {total:,} tokens".lstrip(": "), parse_math=False)
     axes.legend()
     _save(pyplot, figure, path)

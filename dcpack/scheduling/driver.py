@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import as_lengths, check_choice, check_cost, check_int, frozen
+from dcpack._checks import as_lengths, check_choice, check_cost, check_flag, check_int, frozen, shorten
 from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
-from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.layout import MAX_OFFSET
 from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
 from dcpack.padding import PaddingRule, check_capacity, longest_fitting_length
@@ -25,6 +25,7 @@ from dcpack.scheduling.in_order import InOrder
 from dcpack.scheduling.local_gain import LocalGain
 from dcpack.scheduling.options import item_options, option_faults, refuse_foreign_options
 from dcpack.scheduling.packing_aware import PackingAware
+from dcpack.scheduling.returned import check_microbatches, name_of, usable_sizes
 from dcpack.scheduling.uniform_cp import UniformCP
 from dcpack.topology import legal_cp_sizes, limit_cp_groups, place_blocks
 
@@ -64,8 +65,10 @@ def get_scheduler(scheduler: str | Scheduler) -> Scheduler:
     """
     if isinstance(scheduler, str):
         return SCHEDULERS[check_choice("scheduler", scheduler, SCHEDULERS)]
-    if not hasattr(scheduler, "schedule") or not hasattr(scheduler, "usable_cp_sizes"):
-        raise ArgumentError(f"scheduler must be a name or an object with schedule(), got {type(scheduler).__name__}")
+    is_class = isinstance(scheduler, type)
+    if is_class or not all(callable(getattr(scheduler, name, None)) for name in ("usable_cp_sizes", "schedule")):
+        got = f"the class {scheduler.__name__}: make one of it" if is_class else shorten(scheduler)
+        raise ArgumentError(f"scheduler must be a name or an object with usable_cp_sizes() and schedule(), got {got}")
     return scheduler
 
 
@@ -138,9 +141,9 @@ def make_plan(
     )
     if max_displacement is not None:
         problem = replace(problem, reference=_in_order(problem))
-    microbatches = chosen.schedule(problem)
+    microbatches = check_microbatches(chosen, problem, chosen.schedule(problem))
     if faults := option_faults(problem, microbatches):
-        raise AssertionError(f"{getattr(chosen, 'name', chosen)}: {'; '.join(faults)}")
+        raise PlanError(f"{name_of(chosen)} broke its limits: {'; '.join(faults)}")
     plan = _build_plan(lengths, pieces, problem, microbatches)
     refuse_huge_bins(plan)
     plan.validate()
@@ -148,8 +151,8 @@ def make_plan(
 
 
 def _usable_sizes(scheduler: Scheduler, legal: tuple[int, ...], num_ranks: int) -> tuple[int, ...]:
-    usable = scheduler.usable_cp_sizes(legal)
-    if not getattr(scheduler, "equal_groups", False):
+    usable = usable_sizes(scheduler, legal)
+    if not check_flag(f"equal_groups of {name_of(scheduler)}", getattr(scheduler, "equal_groups", False)):
         return usable
     dividing = tuple(size for size in usable if num_ranks % size == 0)
     if not dividing:

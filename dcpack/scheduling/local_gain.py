@@ -12,6 +12,7 @@ import numpy as np
 from dcpack._checks import (
     Float64Array,
     Int64Array,
+    as_lengths,
     check_choice,
     check_int,
     frozen,
@@ -25,6 +26,7 @@ from dcpack.scheduling.exchanges import exchange_items
 from dcpack.scheduling.levelling import ROUNDS, fill_slots, makespan, pack_items
 from dcpack.scheduling.overlap import stay_where_possible
 from dcpack.scheduling.reference import slots_of_microbatches, slots_of_rows
+from dcpack.scheduling.returned import check_microbatches
 from dcpack.scheduling.workload import (
     Slots,
     Workload,
@@ -180,7 +182,8 @@ class LocalGain:
         if isinstance(self.reference, Sequence):
             slots, slot_of = slots_of_rows(problem, self.reference, num_ranks, self.rows_per_rank)
         else:
-            slots, slot_of = slots_of_microbatches(problem, self.reference.schedule(problem), num_ranks)
+            given = check_microbatches(self.reference, problem, self.reference.schedule(problem))
+            slots, slot_of = slots_of_microbatches(problem, given, num_ranks)
         result, decisions = self.improve(problem, slots, slot_of)
         return make_microbatches(slots, result, problem.cp_sizes[0]), decisions
 
@@ -327,12 +330,12 @@ def _as_ids(rank: int, index: int, row: Any) -> tuple[int, ...]:
     if type(row) is tuple and all(type(i) is int and abs(i) <= _MOST for i in row):
         return row
     try:
-        ids = np.asarray(row)
-    except ValueError:  # ragged
-        ids = np.zeros((0, 0), np.int64)
-    if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or int(ids.max()) > _MOST)):
-        raise ArgumentError(f"reference[{rank}][{index}] must be a list of sequence ids, got {row!r}")
-    return tuple(int(i) for i in ids)
+        ids = as_lengths("ids", row, minimum=-_MOST).tolist()
+    except ArgumentError as error:
+        raise ArgumentError(f"reference[{rank}][{index}] must be a list of sequence ids, got {row!r}") from error
+    if over := [str(i) for i in ids if i > _MOST]:
+        raise ArgumentError(f"reference[{rank}][{index}] must hold ids up to {_MOST}, got {list_offenders(over)}")
+    return tuple(ids)
 
 
 def _place(slots: Slots, slot: int) -> str:

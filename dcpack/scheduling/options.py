@@ -12,6 +12,7 @@ from dcpack.errors import ArgumentError
 from dcpack.packing.overlong import Pieces
 from dcpack.scheduling.base import EFFORTS, OPTIONS, MicroBatch, Problem, Scheduler
 from dcpack.scheduling.budgets import amounts_of_items, check_budgets
+from dcpack.scheduling.returned import name_of, taken_options
 
 __all__ = ["item_options", "option_faults", "refuse_foreign_options"]
 
@@ -28,12 +29,11 @@ def refuse_foreign_options(scheduler: Scheduler, options: Mapping[str, Any]) -> 
         ...
         dcpack.errors.ArgumentError: groups cannot be combined with scheduler 'in_order'; 'dynamic_cp' takes it
     """
-    taken = getattr(scheduler, "options", frozenset())
+    taken = taken_options(scheduler)
     foreign = [name for name in options if name in OPTIONS and name not in taken and not _is_unset(options[name])]
     if foreign:
-        name = getattr(scheduler, "name", type(scheduler).__name__)
         raise ArgumentError(
-            f"{' and '.join(foreign)} cannot be combined with scheduler {name!r}; 'dynamic_cp' takes "
+            f"{' and '.join(foreign)} cannot be combined with {name_of(scheduler)}; 'dynamic_cp' takes "
             f"{'it' if len(foreign) == 1 else 'them'}"
         )
 

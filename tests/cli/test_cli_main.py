@@ -186,8 +186,8 @@ def test_arguments_that_are_none(arguments: list[str], text: str, capsys: pytest
     [
         (["--ranks", "0"], "num_ranks must be at least 1, got 0"),
         (["--ranks", "-3"], "num_ranks must be at least 1, got -3"),
-        (["--steps", "0"], "num_steps must be at least 1, got 0"),
-        (["--global-batch-size", "0"], "global_batch_size must be at least 1, got 0"),
+        (["--steps", "0"], "num_steps must be from 1 to 16777216, got 0"),
+        (["--global-batch-size", "0"], "global_batch_size must be from 1 to 16777216, got 0"),
         (["--capacity", "0"], "capacity must be at least 1, got 0"),
         (["--max-cp-size", "0"], "max_cp_size must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),

@@ -383,8 +383,8 @@ def test_progress_reaches_its_total(tmp_path: Path, overlong: str, size: int) ->
     ("options", "text"),
     [
         ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
-        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
-        ({"global_batch_size": -1}, "global_batch_size must be at least 1, got -1"),
+        ({"num_steps": 0}, "num_steps must be from 1 to 16777216, got 0"),
+        ({"global_batch_size": -1}, "global_batch_size must be from 1 to 16777216, got -1"),
         ({"capacity": 0}, "capacity must be at least 1, got 0"),
         ({"capacity": 8.0}, r"capacity must be an integer, got 8.0 \(float\)"),
         ({"seed": -1}, "seed must be at least 0, got -1"),

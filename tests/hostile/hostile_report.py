@@ -103,6 +103,14 @@ def html(**given: Any) -> report.HtmlReport:
     return report.HtmlReport(**{**values, **given})
 
 
+CALLS["save_length_picture"] = Call(
+    report.save_length_picture, lambda: {"path": "a.svg", "lengths": [3, 2], "title": "t"}, few=True
+)
+CALLS["save_plan_picture"] = Call(
+    report.save_plan_picture,
+    lambda: {"path": "a.svg", "plan": PLAN, "cost": COST, "title": "t", "sync": "step"},
+    few=True,
+)
 CALLS["save_html_report"] = Call(report.save_html_report, lambda: {"path": "a.html", "report": html()})
 
 LEFT_OUT = {
@@ -111,8 +119,6 @@ LEFT_OUT = {
     "StepFigures": "a result, in that of compare_strategies",
     "StrategyResult": "a result of compare_strategies",
     "Timeline": "a result of timeline_of",
-    "save_length_picture": "hands all but the path to summarise_lengths; matplotlib draws for seconds",
-    "save_plan_picture": "hands all but the path to timeline_of; matplotlib draws for seconds",
 }
 
 # What of the values has a meaning there.
@@ -158,4 +164,7 @@ TAKES = {
     "save_step_trace.cost": "none",
     "save_step_trace.rank": "zero, huge",
     "save_html_report.path": "text",
+    "save_length_picture.lengths": "list",
+    "save_length_picture.title": "text",
+    "save_plan_picture.title": "text",
 }

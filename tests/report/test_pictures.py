@@ -265,3 +265,11 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         with pytest.raises(BackendError, match=r"^pictures need matplotlib: pip install 'dcpack\[plot\]'$") as caught:
             draw()
         assert isinstance(caught.value.__cause__, ImportError)
+
+
+@pytest.mark.parametrize("title", ["caf\udce9.txt", "nul \0", "$x^{$ and $\\frac$", "two\nlines"])
+def test_a_title_may_be_the_name_of_any_file(title: str, tmp_path: Path) -> None:
+    for ending in ("svg", "png"):
+        save_length_picture(tmp_path / f"a.{ending}", [3, 5], title=title)
+        save_plan_picture(tmp_path / f"b.{ending}", _plan(), COST, title=title)
+        assert (tmp_path / f"b.{ending}").stat().st_size > 1000

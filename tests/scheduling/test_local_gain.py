@@ -451,7 +451,10 @@ def test_references_of_other_types_are_refused(reference: Any, message: str) -> 
         ([], r"must give each item once: item 0 0 times, item 1 0 times"),
         ([[Group(1, [0, 0]), Group(1, [1])]], "must give each item once: item 0 2 times, item 2 0 times"),
         ([[Group(1, [0]), Group(1, [1]), Group(1, [2])]], "3 groups in micro-batch 0, row 0"),
-        ([[Group(1, [0, 1]), Group(1, [3])]], "unknown items: 3"),
+        (
+            [[Group(1, [0, 1]), Group(1, [3])]],
+            "items from 0 to 2, got item 3 in micro-batch 0, group 1",
+        ),
         ([[Group(2, [0, 1]), Group(1, [2])]], "CP size 2 in micro-batch 0"),
     ],
 )
