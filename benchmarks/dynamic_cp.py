@@ -9,6 +9,8 @@ r3 is the time of the step under `RingCost` over work / ranks. What must hold, a
 * D4: at most 55, 110 and 750 ms for 512, 2048 and 8192 sequences on 256 ranks;
 * D6: 4096 ranks and 100,000 sequences in less than 10 s and 2 GiB, r3 at most 1.07.
 
+Further goals, which need not be met: D2 r3 1.05 and 1.12; D3 never above its; D4 25, 50 and 300 ms; D6 3 s.
+
 Times are medians of wall time; process time stands beside them, since other work on the machine distorts the former.
 Sets with a star were not used to tune anything.
 
@@ -41,7 +43,9 @@ TUNED = {"sft": length_sets.sft(), "longctx": length_sets.longctx(), "rl": lengt
 BATCHES = (512, 2048, 8192)
 RANKS = (16, 64, 256)
 MILLISECONDS = {512: 55, 2048: 110, 8192: 750}
+GOAL_MILLISECONDS = {512: 25, 2048: 50, 8192: 300}
 FAMILIES = {"powers_of_two": 1.18, "any": 1.07}
+GOALS = {"powers_of_two": 1.12, "any": 1.05}
 REPEATS = 3
 
 
@@ -63,19 +67,20 @@ UNSEEN = ("code*", "few lengths*", "one length*", "all at capacity*", "one giant
 def main() -> int:
     print(f"python benchmarks/dynamic_cp.py, {datetime.date.today()}, {describe_machine()}")
     print(f"capacity {CAPACITY} a rank, median of {REPEATS} timings, plans validated; ours / packing_aware")
-    missed = random_cases()
+    missed, goals = random_cases(), []
     print(
         f"{'batch':>16} {'n':>5} {'ranks':>5} {'sizes':>13} {'r3':>13} {'steps':>7} {'mean CP':>11} {'ms':>10} missed"
     )
     for batch_size in BATCHES:
         for num_ranks in RANKS:
             for name, lengths in TUNED.items():
-                missed += measure(name, lengths[:batch_size], num_ranks)
+                measure(name, lengths[:batch_size], num_ranks, missed, goals)
     for name in UNSEEN:
         for batch_size, num_ranks in ((512, 64), (512, 256), (2048, 64)):
-            missed += measure(name, unseen(name, batch_size), num_ranks)
-    missed += large()
+            measure(name, unseen(name, batch_size), num_ranks, missed, goals)
+    large(missed, goals)
     print(f"missed: {', '.join(missed) if missed else 'nothing'}")
+    print(f"further goals missed: {', '.join(goals) if goals else 'none'}")
     return 1 if missed else 0
 
 
@@ -103,36 +108,43 @@ def random_cases() -> list[str]:
     return ["D1"] if bad or slower else []
 
 
-def measure(name: str, lengths: np.ndarray, num_ranks: int) -> list[str]:
+def measure(name: str, lengths: np.ndarray, num_ranks: int, missed: list[str], goals: list[str]) -> None:
+    """Print a line for each family of sizes, and add the limits and further goals that are missed."""
     n = lengths.size
     rule = dcpack.plan(lengths, num_ranks=num_ranks, capacity=CAPACITY, scheduler="packing_aware", cost=COST)
     rule_r3, rule_cp = rule.simulate(COST) / rule.bounds["work"], mean_cp_size(rule)
-    all_missed = []
-    for family, sparse_r3 in FAMILIES.items():
+    for family in FAMILIES:
         plan, wall, process = timed(lengths, num_ranks, family)
+        plan.validate(lengths)
         r3, cp = plan.simulate(COST) / plan.bounds["work"], mean_cp_size(plan)
         reachable = plan.bounds["step_time"] / plan.bounds["work"]  # where one sequence alone takes longest
-        missed = []
+        here, beyond = [], []
         if n <= 8 * num_ranks:
-            if r3 > min(max(sparse_r3, reachable * sparse_r3), rule_r3 + 1e-9):
-                missed.append("D2 r3")
+            if r3 > min(reachable * FAMILIES[family], rule_r3 + 1e-9):
+                here.append("D2 r3")
+            elif r3 > reachable * GOALS[family]:
+                beyond.append("D2 r3")
             if plan.num_microbatches > math.ceil(1.25 * rule.num_microbatches):
-                missed.append("D2 micro-batches")
+                here.append("D2 micro-batches")
             if cp > 1.5 * rule_cp:
-                least = least_mean_cp(lengths, plan, sparse_r3 * plan.bounds["step_time"])
-                missed.append("D2 mean CP" + (f" (at least {least:.2f})" if least > 1.5 * rule_cp else ""))
+                least = least_mean_cp(lengths, plan, FAMILIES[family] * plan.bounds["step_time"])
+                here.append("D2 mean CP" + (f" (at least {least:.2f})" if least > 1.5 * rule_cp else ""))
         elif r3 > (rule_r3 + 0.005 if n >= 32 * num_ranks else min(max(1.09, reachable), rule_r3 + 1e-9)):
-            missed.append("D3 r3")
+            here.append("D3 r3")
+        elif r3 > rule_r3 + 1e-9:
+            beyond.append("D3 r3")
         if num_ranks == 256 and wall > MILLISECONDS[n]:
-            missed.append("D4" if process > MILLISECONDS[n] else "D4 (wall time only)")
+            here.append("D4" if process > MILLISECONDS[n] else "D4 (wall time only)")
+        elif num_ranks == 256 and process > GOAL_MILLISECONDS[n]:
+            beyond.append(f"D4 {process:.0f} ms")
         steps = f"{plan.num_microbatches}/{rule.num_microbatches}"
         print(
             f"{name:>16} {n:>5} {num_ranks:>5} {family:>13} {r3:>6.3f}/{rule_r3:<6.3f} {steps:>7} "
-            f"{cp:>5.2f}/{rule_cp:<5.2f} {wall:>5.0f} ({process:.0f}) {', '.join(missed)}",
+            f"{cp:>5.2f}/{rule_cp:<5.2f} {wall:>5.0f} ({process:.0f}) {', '.join(here)}".rstrip(),
             flush=True,
         )
-        all_missed += [f"{which} at {name} {n} on {num_ranks}, {family}" for which in missed]
-    return all_missed
+        missed += [f"{which} at {name} {n} on {num_ranks}, {family}" for which in here]
+        goals += [f"{which} at {name} {n} on {num_ranks}, {family}" for which in beyond]
 
 
 def least_mean_cp(lengths: np.ndarray, plan: dcpack.Plan, limit: float) -> float:
@@ -158,12 +170,15 @@ def timed(lengths: np.ndarray, num_ranks: int, family: str) -> tuple[dcpack.Plan
     return runs[0][0], statistics.median(run[1] for run in runs), statistics.median(run[2] for run in runs)
 
 
-def large() -> list[str]:
+def large(missed: list[str], goals: list[str]) -> None:
     """Plan the largest case in a process of its own, so that its memory can be told apart."""
     done = subprocess.run([sys.executable, __file__, "large"], check=True, capture_output=True, text=True)
     seconds, gibibytes, r3 = (float(figure) for figure in done.stdout.split())
     print(f"D6: 4096 ranks, 100,000 sft sequences: {seconds:.1f} s, {gibibytes:.2f} GiB, r3 {r3:.3f}")
-    return ["D6"] if seconds >= 10 or gibibytes >= 2 or r3 > 1.07 else []
+    if seconds >= 10 or gibibytes >= 2 or r3 > 1.07:
+        missed.append("D6")
+    elif seconds > 3:
+        goals.append(f"D6 {seconds:.1f} s")
 
 
 def plan_large() -> None:
@@ -171,6 +186,7 @@ def plan_large() -> None:
     start = time.perf_counter()
     plan = dcpack.plan(lengths, num_ranks=4096, capacity=CAPACITY, scheduler="dynamic_cp", cost=COST)
     seconds = time.perf_counter() - start
+    plan.validate(lengths)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(seconds, memory, plan.simulate(COST) / plan.bounds["work"])
 

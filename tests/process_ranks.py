@@ -85,12 +85,12 @@ def launch(
         )
         for rank in range(size)
     ]
-    until = time.monotonic() + deadline_s
     messages: list[Any] = [None] * size
     try:
         for process, (_, sender) in zip(processes, pipes, strict=True):
             process.start()
             sender.close()
+        until = time.monotonic() + deadline_s  # the first launch of all waits for the fork server
         for rank, (receiver, _) in enumerate(pipes):
             if receiver.poll(max(0.0, until - time.monotonic())):
                 with contextlib.suppress(EOFError):

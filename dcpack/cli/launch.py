@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from dcpack._checks import check_int
@@ -42,12 +43,18 @@ def _run(args: argparse.Namespace) -> int:
     command = args.arguments[1:] if args.arguments[:1] == ["--"] else args.arguments
     if not command:
         raise ArgumentError("nothing to launch: dcpack launch -n 4 -- COMMAND")
-    ports = _free_ports(2)
     processes: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, _terminated)
+    with _free_ports(2) as ports:
+        return _run_all(processes, command, count, ports)
+
+
+def _run_all(processes: list[subprocess.Popen[bytes]], command: list[str], count: int, ports: list[int]) -> int:
+    """Start `count` processes, into `processes`, and wait for them; whatever happens, none is left."""
     try:
         for rank in range(count):
-            processes.append(_start(command, rank, count, ports))
+            with _held_back(signal.SIGINT, signal.SIGTERM):  # or a process would be started that nobody knows of
+                processes.append(_start(command, rank, count, ports))
         return _wait(processes)
     except KeyboardInterrupt:
         _end(processes, signal.SIGINT)
@@ -79,13 +86,41 @@ def _start(command: list[str], rank: int, count: int, ports: list[int]) -> subpr
         raise ArgumentError(f"cannot start {command[0]!r}: {error}") from error
 
 
-def _free_ports(count: int) -> list[int]:
-    """Return different ports that are free: all are held until all are found."""
+@contextlib.contextmanager
+def _held_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Have signals that come meanwhile do what they do only behind the body; those that are ignored still are."""
+    come: list[int] = []
+    usual = {number: signal.getsignal(number) for number in numbers}
+    usual = {number: handler for number, handler in usual.items() if handler != signal.SIG_IGN}
+    for number in usual:
+        signal.signal(number, lambda number, frame: come.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+    for number in come:
+        signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    """Yield different ports that are free, and that no other program is given meanwhile.
+
+    They stay bound here, without a listener. On Linux a process that says SO_REUSEADDR or SO_REUSEPORT, as the stores
+    of torch and JAX do, may listen there all the same; who asks for any port gets another. Elsewhere they are let go.
+    """
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
+            if sys.platform == "linux":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        ports = [probe.getsockname()[1] for probe in probes]
+        if sys.platform != "linux":
+            held.close()
+        yield ports
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 
 import pytest
+from fake_time import until
+
+from dcpack.cli import launch as launching
 
 LAUNCH = [sys.executable, "-m", "dcpack", "launch"]
 
@@ -24,7 +28,8 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps({name: os.en
 ONE_FAILS = """
 import os, pathlib, sys, time
 folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
-(folder / f"pid{{rank}}").write_text(str(os.getpid()))
+(folder / f"new{{rank}}").write_text(str(os.getpid()))
+(folder / f"new{{rank}}").rename(folder / f"pid{{rank}}")
 while len(list(folder.glob("pid?"))) < 3:
     time.sleep(0.02)
 if rank == "1":
@@ -34,7 +39,7 @@ time.sleep(100)
 
 
 def launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=100, check=False)
 
 
 def gone(pid: int) -> bool:
@@ -69,15 +74,66 @@ def test_one_that_fails_ends_the_others(how: str, code: int, said: str, tmp_path
 
 def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     command = [*LAUNCH, "-n", "3", "--", sys.executable, "-c", ONE_FAILS.format(how="pass"), str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 30
-    while len(list(tmp_path.glob("pid?"))) < 3 and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    # Processes that a shell starts in the background ignore the signal, and so would theirs.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    with process:
+        try:
+            until(lambda: len(list(tmp_path.glob("pid?"))) == 3)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "dcpack launch: interrupted" in errors
     assert all(gone(int(file.read_text())) for file in tmp_path.glob("pid?"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_process_is_started_leaves_none_behind(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the process runs, and before the launcher knows it."""
+    start = launching._start
+
+    def interrupted(*args: object) -> subprocess.Popen[bytes]:
+        process = start(*args)  # pyright: ignore[reportArgumentType]
+        signal.raise_signal(number)
+        started.append(process)
+        return process
+
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(launching, "_start", interrupted)
+    usual = {SIGINT: signal.default_int_handler, SIGTERM: launching._terminated}[number]
+    previous = signal.signal(number, usual)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with pytest.raises(KeyboardInterrupt if number == SIGINT else SystemExit):
+            launching._run_all(processes, [sys.executable, "-c", "import time; time.sleep(100)"], 2, [1, 2])
+    finally:
+        signal.signal(number, previous)
+    assert processes == started
+    assert [process.returncode is not None for process in started] == [True]  # the second one was not begun
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ports are let go before they are used")
+def test_ports_belong_to_the_job() -> None:
+    with launching._free_ports(2) as ports:
+        assert len(set(ports)) == 2
+        for port in ports:
+            for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                with socket.socket() as store:
+                    store.setsockopt(socket.SOL_SOCKET, option, 1)
+                    store.bind(("0.0.0.0", port))
+                    store.listen()
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind(("127.0.0.1", port))
+    for port in ports:
+        with socket.socket() as anybody:
+            anybody.bind(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ import numpy as np
 import shared_bodies
 from dcpack_jax.arrays import global_batches
 from dcpack_jax.backend import JaxBackend
+from dcpack_jax.board import Board
 from dcpack_jax.mesh import topology_of_mesh
 from dcpack_jax.wire import PREFIX
+from fake_time import until
 
 import dcpack
 from dcpack.comm import Communicator
@@ -136,30 +138,50 @@ def count_compilations(rank: int, size: int, num_steps: int) -> tuple[int, int]:
 # Failures.
 
 
+def wait_for_members(present: int) -> None:
+    """Have whoever finds that some are missing wait until `present` members are there, however slow they are."""
+    find_missing = Board._missing
+
+    def patient(self: Board, here: str) -> list[int]:
+        until(lambda: self._size - len(find_missing(self, here)) >= present)
+        return find_missing(self, here)
+
+    Board._missing = patient
+
+
 def fail_in_time(rank: int, size: int, how: str, victim: int, deadline_s: float) -> Any:
     """Be `victim`, which fails, or another rank, which must raise a PeerError. Says how long that took."""
-    world: Any = JaxBackend(deadline_s=deadline_s, service_bytes=0).world()
+    wait_for_members(size - 1)
+    world: Any = JaxBackend(deadline_s=60.0, service_bytes=0).world()
     world.barrier()
     world.all_gather(np.arange(2))
+    client = world._process.client
+
+    def others_gave_up() -> bool:
+        return len(client.key_value_dir_get_bytes("test/gave up/")) == size - 1
+
     if rank == victim:
         if how == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "is late":
-            time.sleep(1.5 * deadline_s)
+            until(others_gave_up)
         if how == "is killed inside":
             world._process.runner.start = lambda task: os.kill(os.getpid(), signal.SIGKILL)
         if how == "stays away":
-            world._process.runner.start = lambda task: lambda seconds: time.sleep(3 * deadline_s)
+            world._process.runner.start = lambda task: lambda seconds: until(others_gave_up)
+    else:
+        world._deadline_s = deadline_s  # of the call that fails
     started = time.monotonic()
     try:
         world.all_gather(np.arange(rank + 1))
     except PeerError as error:
-        again = ""
+        seconds, again = time.monotonic() - started, ""
         try:
             world.barrier()
         except PeerError as second:
             again = str(second)
-        return str(error), error.rank, again, time.monotonic() - started
+        client.key_value_set_bytes(f"test/gave up/{rank}", b"")
+        return str(error), error.rank, again, seconds
     return "went on"
 
 
@@ -176,8 +198,8 @@ def fail_in_a_guard(rank: int, size: int) -> str:
 
 
 def come_late(rank: int, size: int) -> str:
-    backend = JaxBackend(deadline_s=60.0, start_deadline_s=2.0)
-    backend.world()
+    JaxBackend(deadline_s=60.0).world()
+    wait_for_members(size - 1)
     if rank == 1:
         return ""  # makes one world less than the others
     try:

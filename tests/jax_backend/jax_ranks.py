@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,11 @@ import jax
 import process_ranks
 from process_ranks import Outcome, require_contract
 
+from dcpack.cli.launch import _free_ports as free_ports
+
 __all__ = ["Outcome", "launch", "require_contract"]
+
+_ports = contextlib.ExitStack()  # held as long as the process that chose them
 
 
 def launch(
@@ -56,11 +60,10 @@ def _prepare(num_devices: int, rank: int, size: int, place: Path) -> None:
     os.environ["RANK"] = str(rank)
     chosen = place / "port"
     if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            (place / "port.new").write_text(str(probe.getsockname()[1]))
+        (port,) = _ports.enter_context(free_ports(1))
+        (place / "port.new").write_text(str(port))
         (place / "port.new").rename(chosen)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not chosen.exists():
         assert time.monotonic() < until, "rank 0 chose no port"
         time.sleep(0.01)

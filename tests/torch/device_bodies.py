@@ -8,6 +8,7 @@ from typing import Any
 
 import library_doubles
 import numpy as np
+import patience
 import shared_bodies
 import torch
 import torch.distributed as dist
@@ -60,16 +61,25 @@ def hccl_refuses(rank: int, size: int) -> None:
 def nccl_is_stuck(rank: int, size: int, deadline_s: float) -> None:
     """Never come back from a call of the library; rank 1 is not even in it."""
     library_doubles.install_nccl()
-    world: Any = get_backend("torch-nccl", deadline_s=deadline_s).world()
+    patience.wait_for_notes(size - 1)
+    world: Any = get_backend("torch-nccl", deadline_s=60.0).world()
 
     class Stuck:
         def wait(self) -> None:
-            time.sleep(60)
+            time.sleep(100)
 
     world.barrier()
     group: Any = world._group.payload
     group.alltoall_base = lambda *args: Stuck()
+    exchange = world._exchange
+
+    def exchange_and_hurry(*args: Any) -> Any:
+        """The time of the call is short where the library moves the payload."""
+        result = exchange(*args)
+        world._deadline_at = time.monotonic() + deadline_s
+        return result
+
+    world._exchange = exchange_and_hurry
     if rank == 1:
-        communicator: Any = world
-        communicator._all_to_all_bytes = lambda *args: time.sleep(60)
+        world._all_to_all_bytes = lambda *args: patience.wait_for_verdict(world)
     world.all_to_all(np.arange(size), [1] * size, [1] * size)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from dcpack.cli.launch import _free_ports as free_ports
 
 SMALL = ["--steps", "2", "--global-batch-size", "12", "--capacity", "512"]
 DEADLINE_S = 100
@@ -61,27 +62,25 @@ def test_missing_data_on_all_ranks_ends_all(texts: Path) -> None:
 
 
 def test_two_agents_as_two_nodes(texts: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"),
-                *("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)),
-                *demo(texts),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        )
-        for node in range(2)
-    ]
-    try:
-        outputs = [agent.communicate(timeout=DEADLINE_S) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
+    with free_ports(1) as (port,):
+        agents = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"),
+                    *("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port)),
+                    *demo(texts),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(),
+            )
+            for node in range(2)
+        ]
+        try:
+            outputs = [agent.communicate(timeout=DEADLINE_S) for agent in agents]
+        finally:
+            for agent in agents:
+                agent.kill()
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert sum(out.count("PROVEN under packing_aware") for out, _ in outputs) == 1

@@ -57,10 +57,10 @@ def test_what_the_library_refuses_is_a_peer_error(launch: Callable[..., Any]):
 
 
 def test_a_call_that_cannot_be_interrupted_ends_the_process(launch: Callable[..., Any]):
-    outcomes = launch(3, device_bodies.nccl_is_stuck, 2.0, deadline_s=6.0, kill_after=True)
+    outcomes = launch(3, device_bodies.nccl_is_stuck, 2.0)
     for rank in (0, 2):
         assert outcomes[rank].exit_code == 75
-        assert "PeerError: rank 1 did not arrive in all_to_all (call 1) within 2 s" in outcomes[rank].stderr
+        assert "PeerError: rank 1 did not arrive in all_to_all (call 1) within 60 s" in outcomes[rank].stderr
         assert "in wait" in outcomes[rank].stderr, "it must say where the threads stand"
 
 

@@ -44,11 +44,11 @@ def test_groups_stay_off_the_devices(launch: Callable[..., Any]):
 
 
 def test_a_device_that_does_not_come_back_ends_the_process(launch: Callable[..., Any]):
-    outcomes = launch(3, xla_bodies.lose_a_device, 3.0, kill_after=True)
+    outcomes = launch(3, xla_bodies.lose_a_device, 60.0)
     assert outcomes.pop(1).exit_code == -signal.SIGKILL
     for outcome in outcomes:
         assert outcome.exit_code == EXIT_STATUS
-        assert "PeerError: rank 1 did not arrive in all_gather (call 0) within 3 s" in outcome.stderr, outcome.stderr
+        assert "PeerError: rank 1 did not arrive in all_gather (call 0) within 60 s" in outcome.stderr, outcome.stderr
 
 
 def test_a_rank_that_makes_no_call_is_named(launch: Callable[..., Any]):

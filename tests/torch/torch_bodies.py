@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import numpy as np
+import patience
 import pytest
 import shared_bodies
 import torch
@@ -213,8 +213,10 @@ def mixed_kinds(rank: int, size: int) -> str:
 
 def fail_in_time(rank: int, size: int, how: str, victim: int, deadline_s: float) -> Any:
     """Be `victim`, which fails, or another rank, which must raise a PeerError. Says how long that took."""
-    world = TorchGlooBackend(deadline_s=deadline_s).world()
+    patience.wait_for_notes(size - 1)
+    world: Any = TorchGlooBackend(deadline_s=60.0).world()
     world.barrier()
+    world._deadline_s = deadline_s  # of the call that fails
     if rank == victim:
         if how == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -223,10 +225,9 @@ def fail_in_time(rank: int, size: int, how: str, victim: int, deadline_s: float)
         if how == "leaves":
             return None
         if how == "is late":
-            time.sleep(1.5 * deadline_s)
+            patience.wait_for_verdict(world)
         if how == "is killed inside":
-            communicator: Any = world
-            communicator._all_gather_bytes = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+            world._all_gather_bytes = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
     world.all_gather(np.arange(4096 + rank))  # more than travels with the control messages
     return "went on"
 
@@ -255,12 +256,14 @@ def differ(rank: int, size: int) -> list[str]:
 
 def break_a_child(rank: int, size: int) -> tuple[str, Any, Any]:
     """Break a duplicate, then make another of the same ranks."""
-    world: Any = TorchGlooBackend(deadline_s=2.0).world()
+    patience.wait_for_notes(size - 1)
+    world: Any = TorchGlooBackend(deadline_s=60.0).world()
     child: Any = world.dup()
     child.barrier()
+    child._deadline_s = 2.0
     broken, text = child._group.uid, ""
     if rank == 1:
-        time.sleep(2.5)
+        patience.wait_for_verdict(child)
     for _ in range(2):
         try:
             child.barrier()
@@ -275,6 +278,7 @@ def break_a_child(rank: int, size: int) -> tuple[str, Any, Any]:
 def come_late(rank: int, size: int) -> None:
     if rank == 2:
         return
+    patience.wait_for_starters(size - 1)
     TorchGlooBackend(deadline_s=20.0, start_deadline_s=1.0).world()
 
 
@@ -401,8 +405,10 @@ def first_error(backend: TorchBackend) -> str:
 
 
 def lose_two(rank: int, size: int, deadline_s: float) -> None:
-    world = TorchGlooBackend(deadline_s=deadline_s).world()
+    patience.wait_for_notes(size - 2)
+    world: Any = TorchGlooBackend(deadline_s=60.0).world()
     world.barrier()
+    world._deadline_s = deadline_s
     if rank in (1, 2):
         os.kill(os.getpid(), signal.SIGKILL)
     world.barrier()

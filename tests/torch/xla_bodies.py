@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import patience
 import shared_bodies
 import torch
 import torch.distributed as dist
-from dcpack_xla import backend
+from dcpack_xla import backend, communicator
 from dcpack_xla.backend import XlaBackend
 
 from dcpack.comm import Communicator
+from dcpack.comm.watchdog import end_process_after
 from dcpack.errors import PeerError
 from dcpack.testing import COMMUNICATOR_CHECKS, run_communicator_check
 
@@ -130,16 +132,23 @@ def lose_a_device(rank: int, size: int, deadline_s: float) -> None:
             time.sleep(100)
             raise AssertionError("the process must have ended")
 
+    def hurried(seconds: float, make_error: Any) -> Any:
+        assert deadline_s - 2 < seconds <= deadline_s
+        return end_process_after(1.0, make_error)
+
+    setattr(communicator, "end_process_after", hurried)  # noqa: B010 - type checkers see no such assignment
+    patience.wait_for_notes(size - 1)
     play(Stuck())
     XlaBackend(deadline_s=deadline_s).world().all_gather(np.zeros(3))
 
 
 def stay_away(rank: int, size: int, deadline_s: float) -> str:
     """Rank 1 makes no call."""
+    patience.wait_for_notes(size - 1)
     play(GlooRuntime())
-    world = XlaBackend(deadline_s=deadline_s).world()
+    world: Any = XlaBackend(deadline_s=deadline_s).world()
     if rank == 1:
-        time.sleep(2 * deadline_s)
+        patience.wait_for_verdict(world)
         return ""
     try:
         world.all_gather(np.zeros(3))
@@ -151,11 +160,12 @@ def stay_away(rank: int, size: int, deadline_s: float) -> str:
 def come_not(rank: int, size: int) -> str:
     """Rank 1 makes no world."""
     play(GlooRuntime())
-    if rank == 1:
-        time.sleep(4.0)
-        return ""
-    try:
-        XlaBackend(start_deadline_s=1.5).world()
-    except PeerError as error:
-        return str(error)
-    return "no error"
+    text = ""
+    if rank != 1:
+        patience.wait_for_starters(size - 1)
+        try:
+            XlaBackend(start_deadline_s=1.5).world()
+        except PeerError as error:
+            text = str(error)
+    dist.barrier()  # rank 1 is there, and makes no world
+    return text
