@@ -27,6 +27,7 @@ from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, chec
 from dcpack._plan_faults import plan_faults
 from dcpack._plan_files import FORMAT, check_wanted, read_json, read_npz, restore, write_npz
 from dcpack._plan_words import bin_in_words, difference_of_bins, difference_of_headers, difference_of_sequences
+from dcpack._rebuilt import Rebuilt
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.padding import PaddingRule, padded_lengths
 from dcpack.topology import crosses_node
@@ -48,7 +49,7 @@ _SCALARS = ("num_ranks", "num_microbatches", "rows_per_rank", "capacity")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class Plan(Rebuilt):
     """Which sequences share a bin, on which ranks and in which micro-batch.
 
     Attributes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dcpack._checks import check_choice, check_int, check_path, list_offenders
+from dcpack._rebuilt import Rebuilt
 from dcpack.comm import list_backends
 from dcpack.errors import ArgumentError
 from dcpack.layout import MAX_OFFSET
@@ -48,7 +49,7 @@ def backend_name(name: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DistributedDatasetConfig:
+class DistributedDatasetConfig(Rebuilt):
     """What the loader shall do; see docs/loader.md for the modes.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dcpack._checks import check_choice, check_int, check_items, check_kinds, list_offenders
+from dcpack._rebuilt import Rebuilt
 from dcpack.errors import ArgumentError, InfeasibleError
 
 __all__ = [
@@ -142,7 +143,7 @@ class SampleKey:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleMetadata:
+class SampleMetadata(Rebuilt):
     """What planning knows of a sample; what a `metadata_fn` returns.
 
     Args:
@@ -226,7 +227,7 @@ class SampleMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class PackingConstraints:
+class PackingConstraints(Rebuilt):
     """What every row must keep: its tokens within `seq_len`, and further amounts within budgets.
 
     Args:
