@@ -420,7 +420,9 @@ def test_ctrl_c_while_waiting_for_the_loader(interrupts: list[int]) -> None:
     assert loader_threads() == []
 
 
-def test_an_error_in_the_training_is_what_the_other_ranks_are_told() -> None:
+def test_an_error_in_the_training_is_what_the_other_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_GRACE_S", 60.0)
+
     def body(communicator: Communicator) -> tuple[Any, Any]:
         try:
             with build("online", 2) as loader:

@@ -178,7 +178,8 @@ def bound_to_a_device(rank: int, size: int) -> tuple[str, str]:
         return helper(*args, **options)
 
     module._new_process_group_helper = watched
-    CPGroups(timeout_s=20.0).get((0, 1))
+    group = CPGroups(timeout_s=20.0).get((0, 1))
+    dist.all_reduce(torch.zeros(1), group=group)  # who leaves now leaves no peer behind that still connects
     return str(seen), str(default.bound_device_id)
 
 

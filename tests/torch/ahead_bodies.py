@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import loader_bodies
+import patience
 from dcpack_torch.communicator import TorchCommunicator
 from loader_bodies import loader_helpers
 
 import dcpack
 from dcpack import DistributedDataLoader, Topology, build_distributed_dataloader
+from dcpack.loader import ahead
 
 
 class Trapped(loader_helpers.Numbered):
@@ -117,6 +119,8 @@ def threads() -> list[str]:
 
 def meet_a_fault(rank: int, size: int, at: int, action: str) -> Any:
     """Train while the dataset of rank `at` does something; what came of it, and the threads that are left."""
+    if action == "die":
+        patience.wait_for_notes(size - 1)
     loader = build(size, Trapped(action if rank == at else ""))
     try:
         with loader:
@@ -141,6 +145,7 @@ def leave_together(rank: int, size: int, taken: int) -> tuple[list[str], float]:
 
 def fail_in_training(rank: int, size: int) -> Any:
     """The training of rank 1 fails; the others hear why."""
+    ahead._GRACE_S = 60.0  # it waits until they do
     try:
         with build(size) as loader:
             for batch in loader:
