@@ -49,6 +49,7 @@ class StepsAhead:
         self._draft: Draft | None = None
         self._is_planned = False
         self._result: Future[Step | None] | None = None
+        self._called_back: Future[Step | None] | None = None  # the result that `when_made` was asked for
         self._has_failed = False
         self._finalizer = weakref.finalize(self, _end, self._thread, maker.stages, communicators)
 
@@ -66,7 +67,7 @@ class StepsAhead:
             step = result.result()
         finally:
             self._has_failed = result.done() and result.exception() is not None
-            self._draft, self._is_planned, self._result = None, False, None
+            self._draft, self._is_planned, self._result, self._called_back = None, False, None, None
         self._at = (self._at[0], self._at[1] + 1)
         if step is not None and self._thread is not None:
             self.prefetch()
@@ -115,13 +116,17 @@ class StepsAhead:
         return None if self._result is None or not self._result.done() else _step_of(self._result)
 
     def when_made(self, callback: Callable[[Step], None]) -> None:
-        """Have `callback`, which raises nothing, called with the step that is ahead, in the thread that makes it."""
+        """Have `callback`, which raises nothing, called with the step that is ahead, in the thread that makes it.
+
+        Once for each step, however often this is asked for.
+        """
 
         def call(result: Future[Step | None]) -> None:
             if (step := _step_of(result)) is not None:
                 callback(step)
 
-        if self._result is not None:
+        if self._result is not None and self._result is not self._called_back:
+            self._called_back = self._result
             self._result.add_done_callback(call)
 
     def tell(self, error: BaseException) -> None:
@@ -144,7 +149,7 @@ class StepsAhead:
     def close(self) -> None:
         """End the thread, and close the communicators; whatever it does. Any number of times."""
         self._finalizer()
-        self._draft, self._result = None, None
+        self._draft = self._result = self._called_back = None
 
 
 def _step_of(result: Future[Step | None]) -> Step | None:
@@ -207,10 +212,15 @@ class _WorkThread:
             self._jobs.put(None)
 
     def end(self, seconds: float) -> bool:
-        """Let it end after its last job; return whether it has, after so many seconds at most."""
-        if self._thread.ident is None or self._thread is threading.current_thread():
+        """Let it end after its last job; return whether it has, after so many seconds at most.
+
+        It may end itself, where it is the one that collects a loader: then it does when it is back from here.
+        """
+        if self._thread.ident is None:
             return True
         self._jobs.put(None)
+        if self._thread is threading.current_thread():
+            return True
         self._thread.join(seconds)
         return not self._thread.is_alive()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcpack._checks import list_offenders
 from dcpack.comm import Backend, Communicator, all_gather_trees, get_backend
+from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError, PeerError
 from dcpack.loader.batches import Packing, StepMaker, default_collate
 from dcpack.loader.config import DistributedDatasetConfig
@@ -23,7 +24,7 @@ from dcpack.loader.policies import choose_policy
 from dcpack.loader.protocols import BalancingAlgorithm, BatchSampler, ExternalStepSource
 from dcpack.loader.reading import SampleReader
 from dcpack.loader.roles import Roles, assign_roles
-from dcpack.loader.rounds import SamplerRounds, SamplerSource
+from dcpack.loader.rounds import SamplerRounds, SamplerSource, length_of
 from dcpack.loader.rules import Request, check_dataloader_kwargs
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.state import whole_steps
@@ -207,7 +208,9 @@ class _Builder:
         Raises:
             ArgumentError: configurations, modes, specs or lengths differ; on all ranks, naming who has what.
         """
-        heard = all_gather_trees(self.world, self._facts())
+        with tell_failure(self.world):
+            facts = self._facts()
+        heard = all_gather_trees(self.world, facts)
         ranks = self.world.ranks
         for name in sorted({name for facts in heard for name in facts["config"]}):
             self._require_same(name, [facts["config"][name] for facts in heard], ranks)
@@ -242,13 +245,13 @@ class _Builder:
         request, config = self.request, self.config
         if self.mode == "external":
             source = request.external_step_source
-            known = hasattr(source, "__len__")
+            length = length_of(source)
             return {
                 "dataset_size": None,
                 "metadata_size": None,
                 "epoch": 0,
                 "step": 0,
-                "length": len(source) * config.local_batch_size if known else None,
+                "length": None if length is None else length * config.local_batch_size,
                 "fingerprint": {
                     "source": type(source).__name__,
                     "num_ranks": self.world.size,
@@ -265,13 +268,12 @@ class _Builder:
         }
         if not isinstance(sampler, GlobalBatchSampler):
             fingerprint["global_micro_batch_size"] = int(sampler.global_micro_batch_size)
-        known = self.mode != "planned_cp" and hasattr(sampler, "__len__")
         return {
             "dataset_size": len(request.dataset),
             "metadata_size": None if request.metadata is None else len(request.open_metadata()),
             "epoch": int(sampler.epoch),
             "step": whole_steps(sampler, sampler.consumed_samples) if isinstance(sampler, GlobalBatchSampler) else 0,
-            "length": len(sampler) if known else None,
+            "length": None if self.mode == "planned_cp" else length_of(sampler),
             "fingerprint": fingerprint,
         }
 

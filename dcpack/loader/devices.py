@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dcpack.comm import Backend
-from dcpack.loader.batches import LoaderBatch
+from dcpack.loader.batches import LoaderBatch, Step
 
 __all__ = ["DeviceQueue"]
 
@@ -35,7 +35,9 @@ class DeviceQueue:
         self._lock = threading.Lock()
         self._copies: deque[_Copy] = deque()  # of the first batches that wait
         self._next: list[_Copy] = []  # of the first batches of the next step
+        self._room = 0  # for copies of the next step
         self._present: Sequence[LoaderBatch] = ()
+        self._is_closed = False
 
     def begin_step(self, batches: Sequence[LoaderBatch]) -> None:
         """Go on with the copies of a step that is now the present one."""
@@ -64,26 +66,38 @@ class DeviceQueue:
         """
         for number in range(len(self._copies), min(self._depth, len(waiting))):
             self._copies.append(self._begin(waiting[number]))
-        return max(0, self._depth - len(waiting))
+        with self._lock:
+            self._room = max(0, self._depth - len(waiting))
+        return self._room
 
-    def stage_next(self, batches: Sequence[LoaderBatch], most: int, *, keeps_errors: bool = False) -> None:
-        """Begin copies of the first batches of the step behind the present one; from any thread.
+    def stage_next(self, batches: Sequence[LoaderBatch]) -> None:
+        """Begin copies of the first batches of the step behind the present one, as many as `stage` said; any thread.
 
         Args:
             batches: all of that step. Those of the present step are left alone: it came to be while this call did.
-            most: how many of them may be on the device.
-            keeps_errors: whether an error of a copy is kept for the thread that trains, which asks for the copy.
         """
+        self._stage_next(batches, self._begin)
+
+    def stage_made(self, step: Step) -> None:
+        """Do as `stage_next` in the thread that made the step; the thread that trains gets an error with its batch."""
+        self._stage_next(step.batches, self._begin_or_keep)
+
+    def _stage_next(self, batches: Sequence[LoaderBatch], begin: Callable[[LoaderBatch], _Copy]) -> None:
         with self._lock:
-            if batches is not self._present:
-                begin = self._begin_or_keep if keeps_errors else self._begin
-                self._next += [begin(batch) for batch in batches[len(self._next) : most]]
+            if batches is not self._present and not self._is_closed:
+                self._next += [begin(batch) for batch in batches[len(self._next) : self._room]]
 
     def clear(self) -> None:
         """Forget the copies of batches that will not be taken."""
         with self._lock:
             self._copies.clear()
             self._next.clear()
+
+    def close(self) -> None:
+        """Do so, and begin none any more: the thread that makes steps may come to them later."""
+        with self._lock:
+            self._is_closed = True
+        self.clear()
 
     def _begin(self, batch: LoaderBatch) -> _Copy:
         return self._backend.begin_copy(batch.data, self._device)

@@ -20,6 +20,7 @@ from dcpack.loader.batches import Draft, Packing, Step
 from dcpack.loader.online import describe_sample
 from dcpack.loader.payload_steps import build_from_payloads
 from dcpack.loader.planning import WindowPlanner
+from dcpack.loader.rounds import length_of
 from dcpack.loader.stages import Stages
 from dcpack.loader.step_table import LocalSample, gather_table, require_same_place
 from dcpack.loader.types import SampleKey, SampleMetadata
@@ -198,7 +199,7 @@ class ExternalSteps:
         if not any(has_step):
             return
         ended = [rank for rank, has in zip(self._communicator.ranks, has_step, strict=True) if not has]
-        length = len(self._source) if hasattr(self._source, "__len__") else None
+        length = length_of(self._source)
         behind = "" if length is None else f", and {length - self._num_taken} more steps of its source"
         _log.warning(
             "the sources of ranks %s ended, so the epoch ends on all; rank %d drops a step of %d samples%s",

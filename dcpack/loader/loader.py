@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from dcpack.loader.ahead import StepsAhead
 from dcpack.loader.batches import LoaderBatch, StepMaker
 from dcpack.loader.deliver import Delivery
 from dcpack.loader.devices import DeviceQueue
+from dcpack.loader.failing import Ending
 from dcpack.loader.metadata_mode import MetadataSteps
 from dcpack.loader.planned_cp_metadata import PlannedCPMetadataSteps
 from dcpack.loader.sampler import GlobalBatchSampler
@@ -90,7 +90,6 @@ class DistributedDataLoader:
         self._fingerprint = dict(fingerprint)
         self._length = length
         self._communicators = communicators
-        self._is_closed = False
         self._num_dropped = 0  # once it is closed
         self._epoch, self._step = epoch, step
         self._pending: deque[LoaderBatch] = deque()
@@ -98,14 +97,14 @@ class DistributedDataLoader:
         self._has_started = False
         self._has_ended = False
         self._is_in_step = False
-        self._peers_know = False  # of the failure
-        self._failure: BaseException | None = None
         self.last_planned: Planned | None = None
         self._source = self._source_now()
-        self._ahead = None
+        self._has_state = maker is None or self._source is not None
+        self._ahead: StepsAhead | None = None
         if maker is not None:
             self._ahead = StepsAhead(maker, in_thread=in_thread, communicators=communicators)
             self._ahead.begin(epoch, step)
+        self._ending = Ending(delivery, self._ahead)
 
     def __len__(self) -> int:
         """Return the micro-batches of an epoch: the same on all ranks, fixed when the loader was built.
@@ -132,7 +131,7 @@ class DistributedDataLoader:
         """Samples that are not delivered: behind the last whole global batch, or behind an end that was agreed."""
         if self._maker is not None:
             return self._maker.num_dropped
-        if self._is_closed:
+        if self._ending.is_closed:
             return self._num_dropped
         return 0 if self._sampler is None else self._sampler.num_dropped
 
@@ -140,8 +139,9 @@ class DistributedDataLoader:
         """Return the plans of the steps that are left of the epoch, without reading: in metadata mode, on constructors.
 
         Raises:
-            ArgumentError: another mode or another sampler, or a rank that only receives.
+            ArgumentError: another mode or another sampler, a rank that only receives, or a loader that was closed.
         """
+        self._ending.require_usable()
         if not isinstance(self._maker, MetadataSteps | PlannedCPMetadataSteps):
             raise ArgumentError("an epoch can be planned ahead in metadata mode alone, on ranks that build batches")
         ahead = self._ahead.peek() if self._ahead is not None else None
@@ -165,7 +165,7 @@ class DistributedDataLoader:
         self._do_ahead(StepsAhead.prefetch)
 
     def _do_ahead(self, work: Callable[[StepsAhead], None]) -> None:
-        self._check_usable()
+        self._ending.require_usable()
         if self._ahead is None or self._has_ended:
             return
         self._has_started = True
@@ -173,19 +173,19 @@ class DistributedDataLoader:
             work(self._ahead)
             self._stage()
         except BaseException as error:
-            self._fail(error)
+            self._ending.fail(error)
             raise
 
     # ---- iteration -----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Self:
-        self._check_usable()
+        self._ending.require_usable()
         if self._has_ended:
             self._begin(self._epoch + 1)
         return self
 
     def __next__(self) -> LoaderBatch:
-        self._check_usable()
+        self._ending.require_usable()
         if self._has_ended:
             raise StopIteration
         self._has_started = True
@@ -193,7 +193,7 @@ class DistributedDataLoader:
         try:
             batch = self._next_batch(asked_at)
         except BaseException as error:
-            self._fail(error)
+            self._ending.fail(error)
             raise
         if batch is None:
             self._has_ended = True
@@ -207,7 +207,7 @@ class DistributedDataLoader:
         try:
             batch = self._delivery.deliver(built)
         except PeerError:
-            self._peers_know = True
+            self._ending.peers_know()
             raise
         if batch is None:
             return None
@@ -226,13 +226,12 @@ class DistributedDataLoader:
 
     def _stage(self) -> None:
         """Begin copies to the device: of what is left of this step, then of the next one."""
-        most, device = self._device.stage(self._pending), self._device
-        if not most or self._ahead is None:
+        if not self._device.stage(self._pending) or self._ahead is None:
             return
         if (step := self._ahead.made()) is not None:
-            device.stage_next(step.batches, most)
+            self._device.stage_next(step.batches)
         elif self._copies_in_thread:
-            self._ahead.when_made(lambda step: device.stage_next(step.batches, most, keeps_errors=True))
+            self._ahead.when_made(self._device.stage_made)
 
     def _next_built(self) -> LoaderBatch | None:
         """Return the next micro-batch of a constructor; None at the end, and on ranks that receive."""
@@ -250,25 +249,8 @@ class DistributedDataLoader:
                 self._meter.made(step)
             return self._pending.popleft()
         except BaseException as error:
-            self._tell(error)
+            self._ending.tell_peers(error)
             raise
-
-    def _fail(self, error: BaseException) -> None:
-        """Be of no more use; all other ranks are told, those that build batches by those that do."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        self._tell(error)
-        if self._ahead is not None:
-            self._ahead.tell(error)
-
-    def _tell(self, error: BaseException) -> None:
-        """Tell the ranks that get the same batches; they raise in their next call, and so will this one."""
-        if self._peers_know:
-            return
-        self._peers_know = True
-        with contextlib.suppress(PeerError):
-            self._delivery.tell(error)
 
     def _complete_step(self) -> None:
         self._step += 1
@@ -279,17 +261,24 @@ class DistributedDataLoader:
             self._source = self._sampler.state_dict()
 
     def _begin(self, epoch: int) -> None:
-        if self._maker is not None:
-            self._maker.begin_epoch(epoch)
-        elif self._sampler is not None:
-            self._sampler.set_epoch(epoch)
+        try:
+            self._begin_source(epoch)
+            self._source = self._source_now()
+        except BaseException as error:
+            self._ending.fail(error)
+            raise
         self._epoch, self._step = epoch, 0
         self._pending.clear()
         self._device.clear()
         if self._ahead is not None:
             self._ahead.begin(epoch, 0)
         self._has_started = self._has_ended = False
-        self._source = self._source_now()
+
+    def _begin_source(self, epoch: int) -> None:
+        if self._maker is not None:
+            self._maker.begin_epoch(epoch)
+        elif self._sampler is not None:
+            self._sampler.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; not in the middle of one. The epoch that it is about to begin stays as it is.
@@ -297,8 +286,8 @@ class DistributedDataLoader:
         Raises:
             ArgumentError: in the middle of an epoch.
         """
-        self._check_usable()
-        check_int("epoch", epoch, minimum=0)
+        self._ending.require_usable()
+        epoch = check_int("epoch", epoch, minimum=0)
         if epoch == self._epoch and not self._has_started:
             return
         if self._has_started and not self._has_ended:
@@ -321,7 +310,7 @@ class DistributedDataLoader:
         Raises:
             ArgumentError: the source has no state.
         """
-        if self._maker is not None and self._source is None:
+        if not self._has_state:
             raise ArgumentError("this loader has no state: its source has no state_dict() and load_state_dict()")
         state = LoaderState(fingerprint=self._fingerprint, epoch=self._epoch, step=self._step, source=self._source)
         return state.to_dict()
@@ -332,7 +321,7 @@ class DistributedDataLoader:
         Raises:
             ArgumentError: batches were taken already, or the state does not fit; says why.
         """
-        self._check_usable()
+        self._ending.require_usable()
         if self._has_started:
             raise ArgumentError("load_state_dict must come before the first batch is taken")
         loaded = LoaderState.from_dict(state, self._fingerprint)
@@ -364,20 +353,15 @@ class DistributedDataLoader:
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
-    def _check_usable(self) -> None:
-        if self._is_closed:
-            raise ArgumentError("this loader is closed")
-        if self._failure is not None:
-            raise ArgumentError(f"this loader has failed: {type(self._failure).__name__}: {self._failure}")
-
     def close(self) -> None:
         """End its thread and workers and give back its communicators, whatever is under way; any number of times.
 
         A step that is being made has 2 seconds to end with those of the other ranks; then its calls are cut off.
         """
-        if self._is_closed:
+        if self._ending.is_closed:
             return
-        self._num_dropped, self._is_closed = self.num_dropped, True
+        self._num_dropped = self.num_dropped
+        self._ending.close()
         try:
             self._meter.close_step(time.perf_counter())
         finally:
@@ -385,9 +369,9 @@ class DistributedDataLoader:
                 self._ahead.close()
             for communicator in self._communicators:
                 communicator.close()
-            self._maker = self._ahead = self._failure = None  # and with them the workers that read
+            self._maker = self._ahead = None  # and with them the workers that read
             self._pending.clear()
-            self._device.clear()
+            self._device.close()
 
     def __enter__(self) -> Self:
         return self
@@ -395,6 +379,6 @@ class DistributedDataLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._is_closed:
-            self._fail(error)  # what went wrong in the training is what the others are told
+        if error is not None:
+            self._ending.fail(error)  # what went wrong in the training is what the others are told
         self.close()

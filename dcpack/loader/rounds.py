@@ -16,7 +16,7 @@ from dcpack.loader.reading import SampleReader
 from dcpack.loader.sampler import GlobalBatchSampler
 from dcpack.loader.stages import Stages
 
-__all__ = ["Round", "SamplerRounds", "SamplerSource", "SamplerSteps", "check_sampler", "indices_of"]
+__all__ = ["Round", "SamplerRounds", "SamplerSource", "SamplerSteps", "check_sampler", "indices_of", "length_of"]
 
 _NEEDED = ("__iter__", "set_epoch", "state_dict", "load_state_dict")
 _NUMBERS = ("epoch", "consumed_samples", "global_batch_size", "global_micro_batch_size")
@@ -73,6 +73,19 @@ def check_sampler(sampler: Any, *, dp_rank: int, dp_size: int, local_batch_size:
         raise ArgumentError(f"batch_sampler does not fit: {list_offenders(wrong)}")
 
 
+def length_of(source: Any) -> int | None:
+    """Return what ``len()`` says, None where it cannot, as of a DataLoader of torch over an endless dataset.
+
+    Example:
+        >>> length_of([1, 2]), length_of(iter([]))
+        (2, None)
+    """
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 class SamplerRounds:
     """The rounds of a sampler, grouped by optimizer step.
 
@@ -90,7 +103,7 @@ class SamplerRounds:
         self._may_be_short = may_be_short
         self._iterator: Iterator[Sequence[int]] | None = None
         self._round = 0
-        self._at_start = False  # of an epoch, whatever consumed_samples counts
+        self._at_start = False  # of a step, whatever consumed_samples counts
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""
@@ -106,7 +119,9 @@ class SamplerRounds:
         """Put the sampler where `state` says."""
         self.sampler.load_state_dict(state)
         self._iterator = None
-        self._at_start = False
+        # States are of whole steps. Ours may have been inside one when the loader was built, and says so; a sampler of
+        # the user's may count on over epochs that are no whole number of steps.
+        self._at_start = not isinstance(self.sampler, GlobalBatchSampler)
 
     @property
     def rounds_of_step(self) -> int:

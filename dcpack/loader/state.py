@@ -40,8 +40,10 @@ class LoaderState:
         """Return it as a dict of its own, which later steps do not change.
 
         Raises:
-            ArgumentError: the state of the source is not JSON-able.
+            ArgumentError: the state of the source is no mapping, or not JSON-able.
         """
+        if self.source is not None and not isinstance(self.source, Mapping):
+            raise ArgumentError(f"the state of the source must be a mapping, got {self.source!r}")
         values = {
             "version": STATE_VERSION,
             "fingerprint": dict(self.fingerprint),

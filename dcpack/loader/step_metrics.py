@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dcpack._checks import check_kinds
 from dcpack.cost import StepRecorder
-from dcpack.loader.batches import LoaderBatch, Step
+from dcpack.loader.batches import LoaderBatch, Step, call_user
 from dcpack.loader.sharing import Planned
 from dcpack.loader.stages import STAGES, Span
 from dcpack.plans import Plan
@@ -204,7 +204,7 @@ class StepMeter:
         self._is_open = False
         self._last = replace(self._last, end=now)
         for callback in self._callbacks:
-            callback(self._last)
+            call_user("a callback of on_step", callback, self._last)
 
     @property
     def last(self) -> StepRecord | None:

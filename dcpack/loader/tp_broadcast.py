@@ -10,6 +10,7 @@ from dcpack._checks import check_int
 from dcpack.comm import Communicator, broadcast_tree
 from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
+from dcpack.loader.rounds import length_of
 
 __all__ = ["TPBroadcastDataLoader"]
 
@@ -55,7 +56,7 @@ class TPBroadcastDataLoader:
             with tell_failure(self._communicator, peer_errors=True):  # of a group in which the loader reads
                 if not isinstance(loader, Iterable):
                     raise ArgumentError(f"the leader needs a loader to iterate, got {type(loader).__name__}")
-                length = _length_of(loader)
+                length = length_of(loader)
         self._length: int | None = broadcast_tree(communicator, length, _LEADER)
 
     def __iter__(self) -> Iterator[Any]:
@@ -102,11 +103,3 @@ class TPBroadcastDataLoader:
             self._warned = True
             text = f"set_epoch has no effect: neither {type(self.loader).__name__} nor a sampler of it has set_epoch"
             warnings.warn(text, stacklevel=2)
-
-
-def _length_of(loader: Any) -> int | None:
-    """Return the length of a loader, None if it has none, as one over an endless dataset."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None

@@ -220,13 +220,39 @@ def test_a_step_that_was_taken_meanwhile_is_left_alone(copies: Copies) -> None:
     backend = FakeBackend()
     with build("acc", 0, steps_of=12) as loader:
         batches = [replace(batch, data={"ids": batch.data["ids"]}) for batch in list(loader)[:4]]
-    copies.begun.clear()
     queue = DeviceQueue(backend, "acc", 2)
-    queue.stage_next(batches, 1)
+    assert queue.stage(batches[:1]) == 1
+    copies.begun.clear()
+    queue.stage_next(batches)
     queue.begin_step(batches)
-    queue.stage_next(batches, 2)
+    assert queue.stage([]) == 2
+    queue.stage_next(batches)
     assert len(copies.begun) == 1
     queue.take(batches[0], is_own=True)
     assert queue.stage(batches[1:]) == 0
     assert len(copies.begun) == 3
     assert queue.stage(batches[3:]) == 1
+
+
+def test_a_thread_that_comes_to_the_copies_of_a_closed_loader_makes_none(copies: Copies) -> None:
+    """The thread of a closed loader may still be in the user's code, and go on when that returns."""
+    with build("acc", 0, steps_of=12) as loader:
+        batches = list(loader)
+    copies.begun.clear()
+    queue = DeviceQueue(FakeBackend(), "acc", 2)
+    assert queue.stage([]) == 2
+    queue.close()
+    queue.stage_next(batches)
+    assert copies.begun == []
+
+
+def test_the_thread_is_asked_for_copies_once_a_step(copies: Copies) -> None:
+    data = Gated()
+    with build("acc", 9, steps_of=12, data=data) as loader:  # 4 micro-batches a step
+        data.may_read.release(9)
+        for _ in range(4):
+            next(loader)
+        result: Any = loader._ahead._result  # type: ignore[union-attr]
+        assert len(result._done_callbacks) == 1
+        data.may_read.release(12)
+        copies.wait_for(8)
