@@ -80,8 +80,7 @@ class Board:
                 self._settle(here, b"")
             outcome = self._wait(f"{here}/outcome", until)
             if outcome is None:
-                error = make_error(self._missing(here))
-                self._settle(here, json.dumps([str(error), error.rank]).encode("ascii"))
+                self._settle(here, self._verdict(here, make_error))
                 outcome = self._client.blocking_key_value_get_bytes(f"{here}/outcome", 1000)
             if outcome:
                 text, rank = json.loads(outcome)
@@ -118,9 +117,14 @@ class Board:
             if left <= 0:
                 return None
 
-    def _missing(self, here: str) -> list[int]:
+    def _verdict(self, here: str, make_error: Callable[[list[int]], PeerError]) -> bytes:
+        """Return how an exchange ends whose time is up: well, if the last has come since."""
         present = {int(key.rpartition("/")[2]) for key, _ in self._client.key_value_dir_get_bytes(f"{here}/from/")}
-        return [member for member in range(self._size) if member not in present]
+        missing = [member for member in range(self._size) if member not in present]
+        if not missing:
+            return b""
+        error = make_error(missing)
+        return json.dumps([str(error), error.rank]).encode("ascii")
 
     def _settle(self, here: str, outcome: bytes) -> None:
         """Write how the exchange ends, unless that is written already."""

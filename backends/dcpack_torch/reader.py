@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from dcpack._checks import check_int
-from dcpack.comm.reader import Indexable, read_in_order
+from dcpack._checks import check_items
+from dcpack.comm.reader import Indexable, check_reader, read_in_order
 
 __all__ = ["WorkerReader", "read_with_workers"]
 
@@ -31,7 +31,7 @@ def read_with_workers(
         >>> list(read_with_workers(["a", "b", "c"], [2, 0]))
         ['c', 'a']
     """
-    return iter(_data_loader(dataset, indices, num_workers=num_workers, **options))
+    return iter(_data_loader(dataset, check_items("indices", indices), num_workers=num_workers, **options))
 
 
 class WorkerReader:
@@ -68,7 +68,7 @@ class WorkerReader:
 
 
 def _data_loader(dataset: Indexable, indices: Iterable[int], *, num_workers: int, **options: Any) -> DataLoader[Any]:
-    num_workers = check_int("num_workers", num_workers, minimum=0)
+    num_workers = check_reader(dataset, num_workers)
     source: Any = dataset
     sampler: Any = indices
     return DataLoader(

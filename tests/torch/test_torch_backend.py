@@ -266,7 +266,7 @@ def test_reader_errors_come_where_the_sample_would(num_workers: int):
 
 
 def test_reader_options():
-    with pytest.raises(ArgumentError, match="num_workers must be at least 0, got -1"):
+    with pytest.raises(ArgumentError, match="num_workers must be from 0 to 4096, got -1"):
         TorchGlooBackend().make_reader(Squares(), [1], num_workers=-1)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from dcpack_torch import communicator as torch_communicator
 from dcpack_torch.backend import TorchBackend, TorchGlooBackend
+from dcpack_torch.environment import current_launch
 from dcpack_torch.wire import TENSOR_DTYPES
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -412,3 +413,9 @@ def lose_two(rank: int, size: int, deadline_s: float) -> None:
     if rank in (1, 2):
         os.kill(os.getpid(), signal.SIGKILL)
     world.barrier()
+
+
+def place_here(rank: int, size: int) -> tuple[int, int, int | None]:
+    """Say where this process is."""
+    found = current_launch()
+    return found.rank, found.world_size, found.local_rank
