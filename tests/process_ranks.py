@@ -55,7 +55,7 @@ def launch(
     folder: Path,
     prepare: Callable[[int, int, Path], Any] | None = None,
     environment: dict[str, str] | None = None,
-    deadline_s: float = 60.0,
+    deadline_s: float = 100.0,
     kill_after: bool = False,
     stay: bool = False,
 ) -> list[Outcome]:

@@ -7,6 +7,7 @@ all others repeat it: one failure, one error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -22,6 +23,7 @@ from dcpack.errors import PeerError
 __all__ = ["RollCall", "Verdict", "assemble"]
 
 _POLL_S = 0.02
+_NUM_WAITS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,10 +104,10 @@ class RollCall:
         answer: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
         arguments = (answer, late, describe, seconds)
         threading.Thread(target=self._ask, args=arguments, name="dcpack-roll-call", daemon=True).start()
-        try:
-            return answer.get(timeout=seconds + 1.0)
-        except queue.Empty:
-            return None
+        for _ in range(_NUM_WAITS):  # a process that is stopped for a while loses one of them, and not its answer
+            with contextlib.suppress(queue.Empty):
+                return answer.get(timeout=(seconds + 1.0) / _NUM_WAITS)
+        return None
 
     def _ask(
         self,

@@ -20,7 +20,7 @@ import pytest
 import dcpack.cli
 from dcpack.data import write_megatron_idx
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 LENGTHS = (4, 2, 6, 3, 16, 7)
 
 

@@ -84,7 +84,7 @@ def test_ctrl_c_ends_all(tmp_path: Path) -> None:
         try:
             until(lambda: len(list(tmp_path.glob("pid?"))) == 3)
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=100)
         finally:
             process.kill()
     assert process.returncode == 130

@@ -16,7 +16,7 @@ import dcpack.demo.run
 from dcpack.comm import Fault, run_ranks
 from dcpack.demo import DemoOptions
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 
 
 @pytest.fixture

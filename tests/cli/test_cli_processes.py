@@ -14,7 +14,7 @@ import pytest
 Run = Callable[..., Any]
 
 SMALL = ("--ranks", "4", "--capacity", "16", "--global-batch-size", "2")
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 
 # WHERE is what the command calls while it is at work: there Ctrl-C arrives.
 INTERRUPTED = """

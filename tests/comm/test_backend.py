@@ -92,7 +92,7 @@ def test_reader_takes_endless_indices(num_workers: Any):
 
 
 def test_reader_reads_at_the_same_time():
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=100)
 
     class Meeting:
         def __getitem__(self, index: Any):
@@ -109,7 +109,7 @@ def test_reader_lets_its_threads_go():
     reader.close()  # pyright: ignore[reportAttributeAccessIssue] an Iterator by its type, a generator in fact
     for thread in threading.enumerate():
         if thread.name.startswith("dcpack-reader"):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

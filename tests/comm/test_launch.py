@@ -124,7 +124,7 @@ def test_calls_that_differ_are_raised_as_they_are():
 
 
 def test_other_failures_are_named():
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=100)
 
     def fn(communicator: Communicator):
         together.wait()

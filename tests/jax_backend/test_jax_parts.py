@@ -48,7 +48,7 @@ def test_a_runner_hands_out_results_errors_and_time_outs_in_order() -> None:
     seen: list[str] = []
 
     def blocked() -> str:
-        gate.wait(30)
+        gate.wait(100)
         seen.append("first")
         return "done"
 

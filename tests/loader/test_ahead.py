@@ -356,7 +356,7 @@ def test_close_while_waiting_for_another_rank_cuts_the_wait_off(monkeypatch: pyt
             assert loader._ahead._thread is not None
             thread = loader._ahead._thread._thread
             loader.close()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
             assert time.monotonic() - started < 15  # and not the deadline of 30 s
             gate.set()

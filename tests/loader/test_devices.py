@@ -66,7 +66,7 @@ class Copies:
     def wait_for(self, count: int) -> None:
         """Wait until so many have begun, and see that no more do while nothing else happens."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.begun) >= count, timeout=20)
+            assert self._changed.wait_for(lambda: len(self.begun) >= count, timeout=60)
             assert len(self.begun) == count
 
 
@@ -114,7 +114,7 @@ class Gated(Numbered):
         self.may_read = threading.Semaphore(3)
 
     def __getitem__(self, index: int) -> Any:
-        assert self.may_read.acquire(timeout=20)
+        assert self.may_read.acquire(timeout=60)
         return super().__getitem__(index)
 
 

@@ -21,7 +21,7 @@ from dcpack.report import STRATEGIES
 
 LENGTHS = [4, 2, 6, 3, 16, 7, 30, 9, 1, 5, 5, 12]
 SIZE = (1100, 3200)
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 
 # Runs in the page: what is at the middle of each bar, and the text of each row of the table.
 PROBE = """

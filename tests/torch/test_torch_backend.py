@@ -120,7 +120,7 @@ def test_torch_is_loaded_when_it_is_chosen():
         assert "torch_npu" not in sys.modules
     """
     code = f"import sys; sys.path = {sys.path!r}\n" + textwrap.dedent(code)
-    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=100, check=True)
 
 
 _SCRIPT = """

@@ -142,7 +142,7 @@ class Samples:
         return 6
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        assert self.may_read.acquire(timeout=20)
+        assert self.may_read.acquire(timeout=60)
         return {"input_ids": np.full(4, float(index))}
 
 
@@ -174,7 +174,7 @@ def test_the_next_step_is_copied_while_one_trains(streams: Streams, monkeypatch:
             samples.may_read.release()
             wanted = min(number + 1, 5)
             with may_go_on:  # while this step trains, the only batch of the next one comes to the device
-                assert may_go_on.wait_for(lambda wanted=wanted: len(begun) >= wanted, timeout=20)
+                assert may_go_on.wait_for(lambda wanted=wanted: len(begun) >= wanted, timeout=60)
                 assert len(begun) == wanted
     # The first one was asked for before it was made; all others were copied ahead, in the loader's thread.
     assert begun == [(float(number), "dcpack-loader") for number in range(1, 6)]

@@ -93,7 +93,7 @@ def test_a_missing_library_is_named(name: str, broken: str, text: str, tmp_path:
         [sys.executable, "-c", _WITHOUT.format(path=path, name=name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=True,
     )
     assert text in done.stdout

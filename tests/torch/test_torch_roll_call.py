@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from types import SimpleNamespace
@@ -72,13 +73,34 @@ def test_without_a_store_there_is_no_verdict() -> None:
     assert RollCall(DeadStore(), 0, [0, 1]).conclude(True, describe, 0.05) is None
 
 
+def test_a_process_that_was_stopped_hears_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped:
+        """A wait whose time has passed when the process goes on, before any other thread of it does."""
+
+        def __init__(self) -> None:
+            self.answers = queue.SimpleQueue[Verdict | None]()
+            self.put = self.answers.put
+            self.num_waits = 0
+
+        def get(self, timeout: float) -> Verdict | None:
+            self.num_waits += 1
+            if self.num_waits == 1:
+                raise queue.Empty
+            return self.answers.get(timeout=100)
+
+    monkeypatch.setattr(roll_call, "queue", SimpleNamespace(SimpleQueue=Stopped, Empty=queue.Empty))
+    assert RollCall(stores.HashStore(), 0, [4]).conclude(True, describe, 60.0) == Verdict(
+        text="[] missing, late", rank=None
+    )
+
+
 def test_assembly_names_all_who_did_not_start() -> None:
     store = stores.HashStore()
     threads = [threading.Thread(target=assemble, args=(store, member, [7, 8], 30.0)) for member in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive()
     with pytest.raises(PeerError, match=r"ranks 7, 9 did not start within 0\.05 s") as caught:
         assemble(stores.HashStore(), 1, [7, 8, 9], 0.05)
