@@ -119,12 +119,15 @@ class Board:
 
     def _verdict(self, here: str, make_error: Callable[[list[int]], PeerError]) -> bytes:
         """Return how an exchange ends whose time is up: well, if the last has come since."""
-        present = {int(key.rpartition("/")[2]) for key, _ in self._client.key_value_dir_get_bytes(f"{here}/from/")}
-        missing = [member for member in range(self._size) if member not in present]
+        missing = self._missing(here)
         if not missing:
             return b""
         error = make_error(missing)
         return json.dumps([str(error), error.rank]).encode("ascii")
+
+    def _missing(self, here: str) -> list[int]:
+        present = {int(key.rpartition("/")[2]) for key, _ in self._client.key_value_dir_get_bytes(f"{here}/from/")}
+        return [member for member in range(self._size) if member not in present]
 
     def _settle(self, here: str, outcome: bytes) -> None:
         """Write how the exchange ends, unless that is written already."""

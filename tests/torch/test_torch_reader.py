@@ -88,7 +88,11 @@ def test_without_workers_samples_are_read_here_when_they_are_asked_for() -> None
     assert Counting.read == 1
 
 
-@pytest.mark.parametrize("make", [WorkerReader, lambda *args, **options: read_with_workers(*args, [0], **options)])
+def read_one(dataset: Any, num_workers: Any) -> Any:
+    return read_with_workers(dataset, [0], num_workers=num_workers)
+
+
+@pytest.mark.parametrize("make", [WorkerReader, read_one])
 def test_what_cannot_be_read_is_refused_before_a_worker_starts(make: Any) -> None:
     for wrong in (-1, 1.5, True, "2", MAX_WORKERS + 1):
         with pytest.raises(ArgumentError, match="num_workers must be"):
