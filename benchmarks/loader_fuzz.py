@@ -2,10 +2,10 @@
 
     python benchmarks/loader_fuzz.py --count 200 --seed 0
 
-Each case draws a mesh, a mode, a data set and a configuration, and runs an epoch in two parts: the second resumes from
-the state of the first, often on another number of ranks. What comes out is compared with plain Python loops: the order
-of samples, who is in which window, what rows hold, costs, token counts, reads. Prints one line a case and stops at the
-first wrong one.
+Each case draws a mesh, often on processes that host several ranks, a mode, a data set and a configuration, and runs an
+epoch in two parts: the second resumes from the state of the first, often on another number of ranks. What comes out is
+compared with plain Python loops: the order of samples, who is in which window, what rows hold, costs, token counts,
+reads. Prints one line a case and stops at the first wrong one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from loader_model import (
     record_offsets,
     record_tokens,
 )
+from loader_places import draw_place
 
 import dcpack
-from dcpack import Topology, build_distributed_dataloader
+from dcpack import build_distributed_dataloader
 
 __all__ = ["check_case", "draw_case"]
 
@@ -43,8 +44,9 @@ def draw_case(seed: int) -> Case | ExternalCase:
     mode = rng.choice(["online", "metadata", "repack", "planned_cp", "planned_cp_metadata", "external"])
     if mode == "external":
         return draw_external(rng)
-    meshes = (draw_mesh(rng), draw_mesh(rng))
-    data = [num_constructors(mesh, mode) for mesh in meshes]
+    plans_cp = mode in ("planned_cp", "planned_cp_metadata")
+    places = (draw_place(rng, plans_cp=plans_cp), draw_place(rng, plans_cp=plans_cp))
+    data = [len(place.lanes()) for place in places]
     size = math.lcm(*data) * rng.choice([1, 2, 3])
     rows = tuple(rng.choice([d for d in range(1, size // n + 1) if size // n % d == 0]) for n in data)
     count = rng.choice([0, rng.randint(1, size), *[rng.randint(size, 5 * size)] * 8])
@@ -55,14 +57,13 @@ def draw_case(seed: int) -> Case | ExternalCase:
     oversized = "error"
     if mode in ("online", "metadata") and rng.random() < 0.3:
         seq_len, oversized = max(seq_len // 2, 1), "single"
-    plans_cp = mode in ("planned_cp", "planned_cp_metadata")
     if plans_cp:
-        seq_len = max(-(-seq_len // min(data)) * 2, 8)
+        seq_len = max(-(-seq_len // min(len(place.rows()) for place in places)) * 2, 8)
     drop_last = mode in ("online", "metadata") or rng.random() < 0.5
     shuffle = rng.random() < 0.8
     return Case(
         mode=mode,
-        meshes=meshes,
+        places=places,
         rows=(rows[0], rows[1]),
         global_batch_size=size,
         lengths=lengths,
@@ -78,22 +79,6 @@ def draw_case(seed: int) -> Case | ExternalCase:
         seed=rng.randint(0, 2**40),
         stop_after=rng.randint(0, 12),
     )
-
-
-def draw_mesh(rng: random.Random) -> dict[str, int]:
-    axes = rng.choice(
-        [("dp",), ("dp", "tp"), ("pp", "dp"), ("dp", "cp"), ("dp", "cp", "tp"), ("dp_replicate", "dp_shard")]
-    )
-    while True:
-        mesh = {axis: rng.choice([1, 2, 3]) for axis in axes}
-        if np.prod(list(mesh.values())) <= 6:
-            return mesh
-
-
-def num_constructors(mesh: dict[str, int], mode: str) -> int:
-    """Return how many ranks build batches."""
-    axes = ("dp", "dp_replicate", "dp_shard", *(("cp",) if mode.startswith("planned_cp") else ()))
-    return int(np.prod([size for axis, size in mesh.items() if axis in axes], dtype=np.int64))
 
 
 # ---- the loader ------------------------------------------------------------------------------------------------------
@@ -120,8 +105,7 @@ class Data:
 
 def run_part(case: Case, part: int, state: Any) -> list[tuple[list[Any], Counter[int], dict[str, Any], Any]]:
     """Run until the stop, or from a state to the end; by rank: batches, reads, state, what was planned."""
-    mesh = case.meshes[part]
-    topology = Topology(axes=tuple(mesh), sizes=tuple(mesh.values()))
+    place = case.places[part]
     arguments: dict[str, Any] = {"scheduler": "dynamic_cp"} if case.plans_cp else {"balancing_algorithm": case.policy}
     if case.by_index:
         arguments["metadata"] = [metadata_of(case, i) for i in range(len(case.lengths))]
@@ -145,7 +129,7 @@ def run_part(case: Case, part: int, state: Any) -> list[tuple[list[Any], Counter
         data = Data(case)
         loader = build_distributed_dataloader(
             data,
-            topology,
+            place.topology,
             config,
             batch_sampler=dcpack.GlobalBatchSampler(
                 len(case.lengths),
@@ -169,7 +153,7 @@ def run_part(case: Case, part: int, state: Any) -> list[tuple[list[Any], Counter
         loader.close()  # nothing is read any more
         return batches, Counter(data.reads), state_then, planned
 
-    return dcpack.run_ranks(topology.num_ranks, body, deadline_s=60.0)
+    return dcpack.run_ranks(place.num_processes, body, deadline_s=60.0)
 
 
 def _first(loader: Any, count: int) -> Any:
@@ -202,15 +186,12 @@ def check_case(case: Case | ExternalCase) -> str:
     check_part(case, 1, second, steps, range(done, len(steps)))
     assert all(found[2]["step"] == len(steps) for found in second), "the end is not the end"
     count = sum(len(found[0]) for found in (*first, *second))
-    meshes = " then ".join(" x ".join(f"{axis} {n}" for axis, n in mesh.items()) for mesh in case.meshes)
-    return f"{case.mode:19} {meshes}; {len(steps)} steps of {size}, resumed after {done}, {count} batches"
+    places = " then ".join(map(str, case.places))
+    return f"{case.mode:19} {places}; {len(steps)} steps of {size}, resumed after {done}, {count} batches"
 
 
 def check_part(case: Case, part: int, results: list[Any], steps: list[list[int]], whole: range) -> None:
-    mesh = case.meshes[part]
-    topology = Topology(axes=tuple(mesh), sizes=tuple(mesh.values()))
-    data = ["dp", "dp_replicate", "dp_shard", *(["cp"] if case.plans_cp else [])]
-    lanes = topology.groups([axis for axis in mesh if axis not in data])
+    lanes = case.places[part].lanes()
     for lane in lanes:
         for peer in lane[1:]:
             assert not results[peer][1], "a rank that receives has read"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from loader_places import Place
 
 from dcpack import SampleMetadata
 
@@ -30,7 +32,7 @@ class Case:
     """One random loader."""
 
     mode: str
-    meshes: tuple[dict[str, int], dict[str, int]]  # before and after the resume
+    places: tuple[Place, Place]  # before and after the resume
     rows: tuple[int, int]  # local batch sizes
     global_batch_size: int
     lengths: tuple[int, ...]
@@ -123,7 +125,8 @@ def check_step(case: Case, part: int, batches: list[list[Any]], members: list[in
     assert all(b.global_valid_tokens == total for mine in batches for b in mine), "global valid tokens"
     assert sum(b.num_valid_tokens for mine in batches for b in mine) == total, "valid tokens do not add up"
     if case.plans_cp:
-        check_planned(case, batches, members)
+        place = case.places[part]
+        check_planned(case, split_by_rank(place, batches, planned[0].plans[0]) if place.is_hosted else batches, members)
     elif case.mode == "repack":
         check_repacked(case, part, batches, members, planned)
     else:
@@ -211,6 +214,41 @@ def check_repacked(case: Case, part: int, batches: list[list[Any]], members: lis
     told = sum(decision.objective_after for decision in planned[0].decisions)
     assert abs(told - after) <= 1e-6 * max(after, 1.0), f"the objective is {after}, the loader says {told}"
     assert all(d.accepted is (d.gain > case.min_balance_gain) for d in planned[0].decisions), "the gate"
+
+
+def split_by_rank(place: Place, batches: list[list[Any]], plan: Any) -> list[list[Any]]:
+    """Return the batches of each rank of the plan, from those of the processes, which hold several."""
+    processes = [lane[0] for lane in place.lanes()]
+    ranks: list[list[Any]] = [[] for _ in place.rows()]
+    for m in range(len(batches[0])):
+        data: dict[int, Any] = {}
+        for process, mine in zip(processes, batches, strict=True):
+            data |= dict(zip(place.plan_ranks(process), mine[m].data, strict=True))
+        ids: dict[int, list[int]] = {}  # of each rank: the samples of its group
+        for b in range(plan.num_bins):
+            if plan.microbatch[b] == m:
+                group = range(plan.first_rank[b], plan.first_rank[b] + plan.cp_size[b])
+                found = {
+                    (t - 1) // 1000 for r in group for t in data[r]["input_ids"][data[r]["segment_ids"] > 0].tolist()
+                }
+                is_dummy = bool(plan.dummy[b])
+                for number, r in enumerate(group):
+                    ids[r] = [] if is_dummy else sorted(found)
+                    ranks[r].append(
+                        SimpleNamespace(
+                            data=data[r],
+                            cp_size=len(group),
+                            cp_rank=number,
+                            sample_ids=np.array(ids[r]),
+                            is_dummy=is_dummy,
+                        )
+                    )
+        for process, mine in zip(processes, batches, strict=True):
+            hosted = {r - ranks[r][m].cp_rank: ids[r] for r in place.plan_ranks(process)}  # by first rank of the group
+            told = sorted(i for i in mine[m].sample_ids.tolist() if i >= 0)
+            assert told == sorted(i for found in hosted.values() for i in found), "samples of a process"
+            assert mine[m].is_dummy is (not told), "a process without samples"
+    return ranks
 
 
 def check_planned(case: Case, batches: list[list[Any]], members: list[int]) -> None:

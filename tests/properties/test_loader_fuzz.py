@@ -25,7 +25,7 @@ def load() -> ModuleType:
 
 
 FUZZ = load()
-SEEDS = range(2000, 2024)
+SEEDS = range(3000, 3026)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -39,7 +39,9 @@ def test_the_cases_are_not_empty_ones() -> None:
     assert {case.mode for case in cases} == modes
     native = [case for case in cases if case.mode != "external"]
     assert sum(len(case.lengths) >= 2 * case.global_batch_size for case in native) >= 8
-    assert any(case.meshes[0] != case.meshes[1] and case.stop_after for case in native)
+    assert any(case.places[0] != case.places[1] and case.stop_after for case in native)
+    hosted = {case.mode for case in native for place in case.places if place.is_hosted}
+    assert len(hosted) == 5
     assert re.search("resumed after [1-9]", FUZZ.check_case(next(c for c in native if c.stop_after > 9)))
     external = [case for case in cases if case.mode == "external"]
     assert any(len(case.groups[0]) > 1 and case.num_steps > 1 and case.stop_after for case in external)
