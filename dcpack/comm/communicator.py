@@ -97,7 +97,7 @@ class Communicator(GroupMember):
                     limit=common_limit(records),
                     allocate=self._allocate,
                 )
-        self._bytes_sent += sizes[self.rank] * (self.size - 1)
+        self._sent[self._verb] += sizes[self.rank] * (self.size - 1)
         self._bytes_received += sum(sizes) - sizes[self.rank]
         dtype = records[self.rank].dtype
         return [self.from_wire(part, dtype, shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -158,7 +158,7 @@ class Communicator(GroupMember):
                     limit=limit,
                     allocate=self._allocate,
                 )
-        self._bytes_sent += sum(send_sizes) - send_sizes[self.rank]
+        self._sent[self._verb] += sum(send_sizes) - send_sizes[self.rank]
         self._bytes_received += sum(recv_sizes) - recv_sizes[self.rank]
         return self.from_wire(received, records[self.rank].dtype, (int(expected.sum()),))
 
@@ -206,7 +206,7 @@ class Communicator(GroupMember):
                     allocate=self._allocate,
                 )
         if self.rank == source:
-            self._bytes_sent += sent.num_bytes * (self.size - 1)
+            self._sent[self._verb] += sent.num_bytes * (self.size - 1)
         else:
             self._bytes_received += sent.num_bytes
         return self.from_wire(received, sent.dtype, sent.shape or ())

@@ -17,7 +17,7 @@ class Counters:
 
     Attributes:
         calls: by verb, the calls begun.
-        bytes_sent: payload bytes that left this rank; an all-gather or a broadcast counts once for each receiver.
+        sent: by verb, payload bytes that left this rank; an all-gather or a broadcast counts once for each receiver.
         bytes_received: payload bytes that came from other ranks.
 
     Example:
@@ -30,5 +30,10 @@ class Counters:
     """
 
     calls: Mapping[str, int]
-    bytes_sent: int
+    sent: Mapping[str, int]
     bytes_received: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that left this rank, over all verbs."""
+        return sum(self.sent.values())

@@ -113,7 +113,7 @@ class GroupMember(ABC):
         self._call = -1
         self._num_calls = dict.fromkeys(VERBS, 0)
         self._largest_block = 0  # bytes, of the present all-to-all
-        self._bytes_sent = 0
+        self._sent = dict.fromkeys(VERBS, 0)  # bytes
         self._bytes_received = 0
         self._owner: threading.Thread | None = None
         self._owner_lock = threading.Lock()
@@ -152,7 +152,7 @@ class GroupMember(ABC):
     @property
     def counters(self) -> Counters:
         """Calls and payload bytes so far."""
-        return Counters(calls=dict(self._num_calls), bytes_sent=self._bytes_sent, bytes_received=self._bytes_received)
+        return Counters(calls=dict(self._num_calls), sent=dict(self._sent), bytes_received=self._bytes_received)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, size={self.size}, ranks={self.ranks})"

@@ -81,7 +81,7 @@ class Step:
         batches: its micro-batches.
         planned: the plans behind it.
         source_state: where the source is after it; None where the source has no state.
-        bytes_sent: bytes of samples that left this rank; under planned CP and the 32 a peer that compare plans.
+        bytes_sent: bytes of samples that left this rank; what ranks tell of samples and plans does not count.
         spans: what took how long; filled in when it is done.
     """
 

@@ -49,7 +49,7 @@ def build_from_payloads(
         global_valid_tokens: of the step; None: those of the table.
         plan_rank: this rank's number in the plan; None: that in the communicator.
     """
-    before = communicator.counters.bytes_sent
+    before = communicator.counters.sent["all_to_all"]
     with stages.stage("exchange"):
         mine = exchange_payloads(
             communicator,
@@ -73,5 +73,5 @@ def build_from_payloads(
             step=step,
             plan_rank=communicator.rank if plan_rank is None else plan_rank,
         )
-    sent = communicator.counters.bytes_sent - before
+    sent = communicator.counters.sent["all_to_all"] - before
     return Step(batches=batches, planned=planned, source_state=source_state, bytes_sent=sent)

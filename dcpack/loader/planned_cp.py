@@ -124,7 +124,7 @@ class CPSteps(SamplerSteps):
             dummy_fields: bins that get a stand-in, by field.
         """
         communicator, options = self._communicator, self._planner.options
-        before = communicator.counters.bytes_sent
+        before = communicator.counters.sent["all_to_all"]
         with self.stages.stage("exchange"):  # which packs, too
             packed = exchange_samples(
                 communicator,
@@ -135,7 +135,7 @@ class CPSteps(SamplerSteps):
                 static_shapes=options.static_shapes,
                 dummy_fields=dummy_fields,
             )
-        sent = communicator.counters.bytes_sent - before
+        sent = communicator.counters.sent["all_to_all"] - before
         with self.stages.stage("pack"), communicator.guard():
             self.stages.check()
             by_rank = [[self._batch(batch, ids, epoch, step) for batch in packed[rank]] for rank in sorted(packed)]

@@ -58,7 +58,7 @@ class StepRecord:
         planned: its plans; None on ranks that only receive.
         num_valid_tokens: tokens that count in the loss, on this rank.
         global_valid_tokens: the same on all ranks.
-        bytes_sent: bytes of samples that left this rank; under planned CP and the 32 a peer that compare plans.
+        bytes_sent: bytes of samples that left this rank; what ranks tell of samples and plans does not count.
         fills_rows: whether rows are filled up to their capacity.
 
     Example:

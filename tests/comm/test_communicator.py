@@ -73,7 +73,9 @@ def test_bytes_sent_are_bytes_received():
     # Rank 1: 12 bytes to 3 others; 2 bytes each of 1 + 3 + 4 elements to the others. Of the others 0 + 24 + 36 bytes,
     # as many of the all-to-all, and the 56 bytes of the root.
     expected = {"all_gather": 1, "all_to_all": 1, "broadcast": 1, "agree": 1, "barrier": 0, "split": 0, "dup": 0}
-    assert counted[1] == Counters(calls=expected, bytes_sent=36 + 16, bytes_received=60 + 16 + 56)
+    sent = {**dict.fromkeys(expected, 0), "all_gather": 36, "all_to_all": 16}
+    assert counted[1] == Counters(calls=expected, sent=sent, bytes_received=60 + 16 + 56)
+    assert counted[1].bytes_sent == 36 + 16
 
 
 def test_a_failed_call_counts_no_bytes():

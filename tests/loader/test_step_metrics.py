@@ -78,6 +78,8 @@ def test_planned_cp_by_hand() -> None:
         return loader.metrics()
 
     for metrics in on_ranks(2, body):
+        # The half that the other rank computes, 8 ids and 8 labels or 7 and 7, on multiples of 16 bytes; no digests.
+        assert metrics["loader/bytes_sent(B)"] == 2 * 64
         assert set(metrics) == BUILDERS
         # Two sequences, each read by one rank and computed by both; 15 is padded to 16.
         assert metrics["loader/imbalance_before"] == pytest.approx(16**2 / ((16**2 + 15**2) / 2))
