@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import numbers
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -184,6 +187,56 @@ def check_names(name: str, values: Any) -> tuple[str, ...]:
     return names
 
 
+def as_real(
+    name: str,
+    value: Any,
+    *,
+    positive: bool = False,
+    maximum: float = math.inf,
+    below: float = math.inf,
+    what: str = "number",
+) -> float:
+    """Return `value` as a finite Python float of at least 0 (above 0 where `positive`).
+
+    Any real number is taken, a fraction too; a bool is none, nor is an array. It may be `maximum`, and not `below`.
+
+    Example:
+        >>> as_real("latency", np.float32(0.5))
+        0.5
+        >>> as_real("peak_flops", 0, positive=True)
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: peak_flops must be a finite number above 0, got 0
+    """
+    number = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not 0 <= number < below or number > maximum or (positive and number == 0):
+        bound = "above 0" if positive else "of at least 0"
+        bound += "" if maximum == math.inf else f" and at most {maximum:g}"
+        bound += "" if below == math.inf else f" and below {below:g}"
+        raise ArgumentError(f"{name} must be a finite {what} {bound}, got {value!r}")
+    return number
+
+
+def as_number(name: str, value: Any) -> Any:
+    """Return a number of any kind as it is, and a 0-d array as the number it holds.
+
+    Example:
+        >>> as_number("fill_value", np.array(3.5))
+        np.float64(3.5)
+        >>> as_number("fill_value", [3.5])
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: fill_value must be a number, got [3.5] (list)
+    """
+    number = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if not isinstance(number, int | float | complex | np.number | np.bool_):
+        raise ArgumentError(f"{name} must be a number, got {shorten(value)}")
+    return number
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`; otherwise an error that lists them.
 
@@ -222,11 +275,15 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
 _LEAST = int(np.iinfo(np.int64).min)
 
 
-def _refuse_bools(name: str, values: Any) -> None:
-    """Raise where a list mixes bools with numbers: NumPy would make 0 and 1 of them."""
+def _numbers_of(name: str, values: Any, what: str) -> npt.NDArray[Any]:
+    """Return `values` as an array; a list that mixes bools with numbers is none: NumPy would make 0 and 1 of them."""
     if isinstance(values, list | tuple) and not {bool, np.bool_}.isdisjoint(map(type, values)):
         wrong = [f"{name}[{i}] = {value}" for i, value in enumerate(values) if isinstance(value, bool | np.bool_)]
         raise ArgumentError(f"{name} must hold numbers, got bools: {list_offenders(wrong)}")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged; a tensor that wants gradients
+        raise ArgumentError(f"{name} must be {what}: {error}") from error
 
 
 def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
@@ -246,15 +303,12 @@ def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
         ...
         dcpack.errors.ArgumentError: cp_size must be at least 1: cp_size[0, 1] = 0
     """
-    _refuse_bools(name, values)
-    try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} must be an array of integers: {error}") from error
+    array = _numbers_of(name, values, "an array of integers")
     if array.size == 0 and isinstance(values, list | tuple):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}")
+        such = f": {name}{[0] * array.ndim or ''} = {array.flat[0]}" if array.size else ""
+        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}{such}")
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
         raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
     result = array.astype(np.int64, copy=False)
@@ -279,11 +333,7 @@ def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
         ...
         dcpack.errors.ArgumentError: lengths must be at least 0: lengths[1] = -1
     """
-    _refuse_bools(name, values)
-    try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} must be a one-dimensional array of integers: {error}") from error
+    array = _numbers_of(name, values, "a one-dimensional array of integers")
     if array.ndim != 1:
         raise ArgumentError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.size == 0:
@@ -307,11 +357,7 @@ def as_costs(name: str, values: Any) -> npt.NDArray[Any]:
         ...
         dcpack.errors.ArgumentError: costs must be finite and at least 0: costs[1] = nan
     """
-    _refuse_bools(name, values)
-    try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} must be a one-dimensional array of numbers: {error}") from error
+    array = _numbers_of(name, values, "a one-dimensional array of numbers")
     if array.ndim != 1:
         raise ArgumentError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.dtype.kind not in "iuf":

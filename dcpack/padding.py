@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_integers, check_int, check_kinds
+from dcpack._checks import Int64Array, as_integers, check_flag, check_int, check_kinds
 from dcpack.errors import ArgumentError
 
 __all__ = [
@@ -68,8 +68,7 @@ class PaddingRule:
             object.__setattr__(self, name, check_int(name, getattr(self, name), minimum=1))
             if getattr(self, name) > _MAX_SIZE:
                 raise ArgumentError(f"{name} must be at most {_MAX_SIZE}, got {getattr(self, name)}")
-        if not isinstance(self.sequence_parallel, bool):
-            raise ArgumentError(f"sequence_parallel must be a bool, got {self.sequence_parallel!r}")
+        object.__setattr__(self, "sequence_parallel", check_flag("sequence_parallel", self.sequence_parallel))
 
     def multiple(self, cp_size: Any) -> Any:
         """Return the number that the padded length of a sequence is a multiple of.

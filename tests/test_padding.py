@@ -119,7 +119,7 @@ def test_longest_fitting_length_of_many_sizes() -> None:
         ({"tp": 2.0}, "tp must be an integer, got 2.0"),
         ({"block": -16}, "block must be at least 1, got -16"),
         ({"block": True}, "block must be an integer, got True"),
-        ({"sequence_parallel": 1}, "sequence_parallel must be a bool, got 1"),
+        ({"sequence_parallel": 1}, "sequence_parallel must be True or False, got 1"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(options: dict[str, Any], text: str) -> None:

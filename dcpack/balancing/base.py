@@ -11,9 +11,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_costs, check_choice, check_int
+from dcpack._checks import Int64Array, as_costs, check_choice, check_flag, check_int
 from dcpack.balancing.refine import refine
-from dcpack.errors import ArgumentError
 
 __all__ = ["EFFORTS", "Balancer", "deal_in_order", "integer_costs"]
 
@@ -143,8 +142,7 @@ def deal_in_order(
     loads = integer_costs(costs)
     # Where items are fewer than parts, each has a part of its own; the surplus parts cost neither time nor memory.
     num_parts = min(check_int("num_parts", num_parts, minimum=1), loads.size)
-    if not isinstance(equal_size, bool | np.bool_):
-        raise ArgumentError(f"equal_size must be True or False, got {equal_size!r}")
+    equal_size = check_flag("equal_size", equal_size)
     refined = check_choice("effort", effort, EFFORTS) == "best"
     if num_parts < 2:
         return np.zeros(loads.size, np.int64)

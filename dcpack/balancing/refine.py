@@ -26,7 +26,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_integers, check_int, check_kinds, list_offenders
+from dcpack._checks import Int64Array, as_integers, check_flag, check_int, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["refine"]
@@ -67,7 +67,7 @@ def refine(costs: Int64Array, part_of: Int64Array, num_parts: int, *, equal_size
         >>> refine(costs, np.array([1, 0, 1, 0, 0]), 2, equal_size=False)  # 16 and 14 become 15 and 15
         array([1, 1, 0, 0, 0])
     """
-    check_kinds(equal_size=(equal_size, bool))
+    equal_size = check_flag("equal_size", equal_size)
     costs, part_of, num_parts = _checked(costs, part_of, num_parts)
     loads = np.zeros(num_parts, np.int64)
     np.add.at(loads, part_of, costs)

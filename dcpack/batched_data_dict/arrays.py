@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, list_offenders
+from dcpack._checks import Int64Array, as_number, list_offenders
 from dcpack.batched_data_dict.columns import ColumnKind
 from dcpack.errors import ArgumentError
 
@@ -54,7 +54,7 @@ class ArrayKind(ColumnKind):
             shape[1] = max(int(column.shape[1]) for column in columns)
         is_padded = any(tuple(column.shape[1:]) != tuple(shape[1:]) for column in columns)
         if is_padded:
-            self._require_pad_value(first, pad_value)
+            pad_value = self._require_pad_value(first, pad_value)
         result = self.filled(first, tuple(shape), pad_value if is_padded else 0)
         start = 0
         for column in columns:
@@ -70,10 +70,9 @@ class ArrayKind(ColumnKind):
             listed = [f"part {i} is {describe_shape(each)}{self.place(each)}" for i, each in enumerate(columns)]
             raise ArgumentError(f"dtypes, numbers of dims, and dims from 2 on must be equal: {list_offenders(listed)}")
 
-    def _require_pad_value(self, like: Any, pad_value: Any) -> None:
-        """Refuse a value that would change: 0.5 or 300 in uint8, say. Floats may be rounded."""
-        if not isinstance(pad_value, int | float | complex | np.number | np.bool_):
-            raise ArgumentError(f"the pad value must be a number, got {pad_value!r}")
+    def _require_pad_value(self, like: Any, pad_value: Any) -> Any:
+        """Return the number; refuse one that would change: 0.5 or 300 in uint8, say. Floats may be rounded."""
+        pad_value = as_number("the pad value", pad_value)
         may_round = "float" in str(like.dtype) or "complex" in str(like.dtype)
         try:
             held = self.filled(like, (1,), pad_value)
@@ -82,6 +81,7 @@ class ArrayKind(ColumnKind):
             kept = False
         if not kept:
             raise ArgumentError(f"the pad value {pad_value!r} cannot be held by dtype {like.dtype}")
+        return pad_value
 
     def place(self, column: Any) -> str:
         """Return where the array lies, for a message; empty if there is only one place."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, check_int, list_offenders
+from dcpack._checks import Int64Array, as_lengths, check_flag, check_int, list_offenders
 from dcpack.batched_data_dict.dynamic import batch_dynamically, padded_widths
 from dcpack.batched_data_dict.kinds import count_rows, kind_of
 from dcpack.batched_data_dict.microbatches import ShardChunk
@@ -50,6 +50,7 @@ def shard_rows(
     shards = check_int("shards", shards, minimum=1)
     if batch_size is not None:
         batch_size = check_int("batch_size", batch_size, minimum=1)
+    allow_uneven_shards = check_flag("allow_uneven_shards", allow_uneven_shards)
     _check_sizes(num_rows, shards, batch_size, allow_uneven_shards, dynamic is not None)
     size = num_rows if batch_size is None else batch_size
     if dynamic is not None and packing is not None:
@@ -79,8 +80,6 @@ def shard_rows(
 
 
 def _check_sizes(num_rows: int, shards: int, batch_size: int | None, is_uneven: bool, is_dynamic: bool) -> None:
-    if not isinstance(is_uneven, bool):
-        raise ArgumentError(f"allow_uneven_shards must be True or False, got {is_uneven!r}")
     if is_uneven and batch_size is not None:
         raise ArgumentError(f"allow_uneven_shards=True excludes a batch_size, got {batch_size}")
     if is_uneven and is_dynamic:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dcpack._checks import check_choice, check_int, check_kinds
+from dcpack._checks import as_real, check_choice, check_int
 from dcpack.comm.control import VERBS
 from dcpack.comm.membership import MAX_DEADLINE_S
 from dcpack.errors import ArgumentError
@@ -53,9 +53,7 @@ class Fault:
         check_int("fault offset", self.offset, minimum=0)
         if self.verb is not None:
             check_choice("fault verb", self.verb, VERBS)
-        check_kinds(seconds=(self.seconds, int | float))
-        if not 0 <= self.seconds <= MAX_DEADLINE_S:
-            raise ArgumentError(f"seconds must be from 0 to {MAX_DEADLINE_S}, got {self.seconds}")
+        object.__setattr__(self, "seconds", as_real("seconds", self.seconds, maximum=MAX_DEADLINE_S))
         if (self.action == "delay") != (self.seconds > 0):
             raise ArgumentError(f"seconds must be above 0 for a delay and 0 otherwise, got {self.seconds} in {self}")
         if self.action != "flip_byte" and self.offset:

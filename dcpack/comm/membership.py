@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
-from dcpack._checks import check_int
+from dcpack._checks import as_real, check_int
 from dcpack.comm.agreement import describe_sides, require_same
 from dcpack.comm.control import VERBS, ControlRecord
 from dcpack.comm.counters import Counters
@@ -72,12 +70,7 @@ def check_deadline(value: Any) -> float:
         ...
         dcpack.errors.ArgumentError: deadline_s must be a finite number of seconds above 0, got -1
     """
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
-        raise ArgumentError(f"deadline_s must be a finite number of seconds above 0, got {value!r}")
-    if value > MAX_DEADLINE_S:
-        raise ArgumentError(f"deadline_s must be at most {MAX_DEADLINE_S} seconds, got {value!r}")
-    return float(value)
+    return as_real("deadline_s", value, positive=True, maximum=MAX_DEADLINE_S, what="number of seconds")
 
 
 class GroupMember(ABC):

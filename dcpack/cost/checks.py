@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from dcpack._checks import Int64Array, as_integers, list_offenders
 from dcpack.errors import ArgumentError
 
-__all__ = ["as_real", "as_token_counts", "check_keys"]
-
-
-def as_real(name: str, value: Any, *, positive: bool = False, maximum: float = math.inf) -> float:
-    """Return `value` as a finite Python float of at least 0 (above 0 where `positive`) and at most `maximum`.
-
-    Args:
-        name: what the error calls the value.
-        value: any real number; a bool is none.
-        positive: whether 0 is refused too.
-        maximum: largest value that is taken.
-
-    Raises:
-        ArgumentError: not a number, not finite, or out of range; names the value and the bound.
-
-    Example:
-        >>> as_real("latency", np.float32(0.5))
-        0.5
-        >>> as_real("peak_flops", 0, positive=True)
-        Traceback (most recent call last):
-        ...
-        dcpack.errors.ArgumentError: peak_flops must be a finite number above 0, got 0
-    """
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf or value > maximum or (positive and value == 0):
-        bound = "above 0" if positive else "of at least 0"
-        bound += "" if maximum == math.inf else f" and at most {maximum:g}"
-        raise ArgumentError(f"{name} must be a finite number {bound}, got {value!r}")
-    return float(value)
+__all__ = ["as_token_counts", "check_keys"]
 
 
 def as_token_counts(name: str, values: Any) -> Int64Array:
@@ -49,7 +18,7 @@ def as_token_counts(name: str, values: Any) -> Int64Array:
         >>> as_token_counts("padded_lengths", [3.5])
         Traceback (most recent call last):
         ...
-        dcpack.errors.ArgumentError: padded_lengths must hold integers, got dtype float64
+        dcpack.errors.ArgumentError: padded_lengths must hold integers, got dtype float64: padded_lengths[0] = 3.5
     """
     counts = as_integers(name, values)
     if counts.ndim != 1:

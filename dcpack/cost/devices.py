@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dcpack._checks import check_int
-from dcpack.cost.checks import as_real
+from dcpack._checks import as_real, check_int
 from dcpack.errors import ArgumentError
 
 __all__ = ["DEVICES", "Device", "get_device"]

@@ -14,6 +14,8 @@ from dcpack._checks import (
     BoolArray,
     Float64Array,
     Int64Array,
+    as_real,
+    check_flag,
     check_int,
     check_items,
     check_kinds,
@@ -22,7 +24,7 @@ from dcpack._checks import (
     list_offenders,
 )
 from dcpack.cost.attention import AttentionPattern, attention_name, count_pairs, get_attention, named_if_known
-from dcpack.cost.checks import as_real, check_keys
+from dcpack.cost.checks import check_keys
 from dcpack.cost.fitting import NAMES, FitReport, best_attempt, bin_rows, report_on
 from dcpack.cost.timings import BinTiming, StepTiming, tabulate
 from dcpack.errors import ArgumentError
@@ -75,8 +77,7 @@ class MeasuredCost:
         for name in NAMES:
             object.__setattr__(self, name, as_real(name, getattr(self, name)))
         check_kinds(report=(self.report, FitReport | None))
-        if not isinstance(self.overlap, bool):
-            raise ArgumentError(f"overlap must be True or False, got {self.overlap!r}")
+        object.__setattr__(self, "overlap", check_flag("overlap", self.overlap))
         if self.node_size is not None:
             object.__setattr__(self, "node_size", check_int("node_size", self.node_size, minimum=1))
         object.__setattr__(self, "attention", named_if_known(get_attention(self.attention)))
@@ -137,7 +138,7 @@ class MeasuredCost:
             ['0.01', '0.0001', '1e-08', '2e-05']
         """
         timings = list(check_items("samples", samples))
-        check_kinds(overlap=(overlap, bool | None))
+        overlap = None if overlap is None else check_flag("overlap", overlap)
         wrong = [f"sample {i} is {s!r}" for i, s in enumerate(timings) if not isinstance(s, BinTiming | StepTiming)]
         if wrong or not timings:
             raise ArgumentError(f"samples must be BinTiming or StepTiming, at least one: {list_offenders(wrong)}")

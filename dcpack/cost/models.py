@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dcpack._checks import check_int
-from dcpack.cost.checks import as_real
+from dcpack._checks import as_real, check_flag, check_int
 from dcpack.errors import ArgumentError
 
 __all__ = ["MODELS", "TransformerModel", "get_model"]
@@ -85,8 +84,7 @@ class TransformerModel:
             if name != "gated":
                 value = check_int(name, getattr(self, name), minimum=1 if name in _AT_LEAST_ONE else 0)
                 object.__setattr__(self, name, value)
-        if not isinstance(self.gated, bool):
-            raise ArgumentError(f"gated must be True or False, got {self.gated!r}")
+        object.__setattr__(self, "gated", check_flag("gated", self.gated))
         faults = [*self._mla_faults(), *self._head_faults(), *self._mlp_faults()]
         if faults:
             raise ArgumentError(f"no such model: {'; '.join(faults)}")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, check_int
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_real, check_int
 from dcpack.cost.checks import as_token_counts
-from dcpack.errors import ArgumentError
 
 __all__ = ["RingCost"]
 
@@ -49,11 +46,7 @@ class RingCost:
 
     def __post_init__(self) -> None:
         for name in ("linear", "quadratic", "ring_intra", "ring_inter"):
-            value = getattr(self, name)
-            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not is_number or not 0 <= float(value) < math.inf:
-                raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}")
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, as_real(name, getattr(self, name)))
         if self.node_size is not None:
             check_int("node_size", self.node_size, minimum=1)
 

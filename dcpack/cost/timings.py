@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, as_lengths, check_choice, check_int, check_kinds
+from dcpack._checks import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    as_lengths,
+    as_real,
+    check_choice,
+    check_flag,
+    check_int,
+)
 from dcpack.cost.attention import AttentionPattern, count_pairs
-from dcpack.cost.checks import as_real
 from dcpack.errors import ArgumentError
 from dcpack.topology import crosses_node
 
@@ -48,8 +56,7 @@ class BinTiming:
         object.__setattr__(self, "lengths", as_lengths("lengths", self.lengths))
         object.__setattr__(self, "time", as_real("time", self.time, positive=True))
         object.__setattr__(self, "cp_size", check_int("cp_size", self.cp_size, minimum=1))
-        check_kinds(crosses_node=(self.crosses_node, bool | np.bool_))
-        object.__setattr__(self, "crosses_node", bool(self.crosses_node))
+        object.__setattr__(self, "crosses_node", check_flag("crosses_node", self.crosses_node))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

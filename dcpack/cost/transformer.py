@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array, check_int
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_real, check_flag, check_int
 from dcpack.cost.attention import AttentionPattern, count_pairs, get_attention, named_if_known
-from dcpack.cost.checks import as_real
 from dcpack.cost.devices import Device
 from dcpack.cost.models import TransformerModel
 from dcpack.errors import ArgumentError
@@ -73,8 +72,7 @@ class TransformerCost:
         object.__setattr__(self, "tp_size", check_int("tp_size", self.tp_size, minimum=1))
         object.__setattr__(self, "passes", as_real("passes", self.passes, positive=True))
         object.__setattr__(self, "fixed", as_real("fixed", self.fixed))
-        if not isinstance(self.latent_ring, bool):
-            raise ArgumentError(f"latent_ring must be True or False, got {self.latent_ring!r}")
+        object.__setattr__(self, "latent_ring", check_flag("latent_ring", self.latent_ring))
         if self.latent_ring and not self.model.is_mla:
             raise ArgumentError("latent_ring needs a model with compressed keys and values (kv_lora_rank > 0)")
         if self.model.heads % self.tp_size:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, as_array, check_items, check_kinds
+from dcpack._checks import Int64Array, as_array, as_number, check_items, check_kinds
 from dcpack.comm import Communicator
 from dcpack.comm.dtypes import as_bytes, dtype_from_name, from_bytes, wire_name
 from dcpack.errors import ArgumentError
@@ -84,7 +84,7 @@ def restore(
         back = _ReturnRoutes.of(communicator, gathered.table, plan, deliveries, topology)
     kind = _agree_on_kind(communicator, kind)
     with communicator.guard():
-        _check_fill_value(fill_value, kind.dtype)
+        fill_value = _check_fill_value(as_number("fill_value", fill_value), kind.dtype)
         parts = _split_outputs(plan, deliveries, batches, outputs)
     send, receive = back.counts(communicator.rank, kind.row_bytes)
     buffer = np.concatenate([np.zeros(0, np.uint8), *(as_bytes(parts[d]) for d in back.sent_by(communicator.rank))])
@@ -227,9 +227,8 @@ def _split_outputs(
     return parts
 
 
-def _check_fill_value(fill_value: float, dtype: str) -> None:
-    if not isinstance(fill_value, int | float | complex | np.generic):
-        raise ArgumentError(f"fill_value must be a number, got {fill_value!r} ({type(fill_value).__name__})")
+def _check_fill_value(fill_value: Any, dtype: str) -> Any:
+    """Return a number that outputs can hold as it is."""
     wanted = dtype_from_name(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         try:
@@ -240,6 +239,7 @@ def _check_fill_value(fill_value: float, dtype: str) -> None:
             raise ArgumentError(f"fill_value {fill_value!r} does not fit in the outputs' {dtype}") from error
     if held != fill_value and not (np.isnan(held) and np.isnan(fill_value)):
         raise ArgumentError(f"fill_value {fill_value!r} would become {held!r} in the outputs' {dtype}")
+    return fill_value
 
 
 def _new_result(kind: _OutputKind, length: int, fill_value: float) -> npt.NDArray[Any]:

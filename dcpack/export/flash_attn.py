@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import check_kinds
+from dcpack._checks import check_flag
 from dcpack.export.base import Packed, check_packed, cover_tail
 
 __all__ = ["flash_attn_varlen", "torch_varlen"]
@@ -60,7 +60,7 @@ def torch_varlen(packed: Packed, *, seqused: bool = False, num_tokens: int | Non
 def _varlen(packed: Packed, names: tuple[str, str, str, str], seqused: bool, num_tokens: int | None) -> dict[str, Any]:
     real, padded, largest = check_packed(packed)
     real, padded, tail = cover_tail(real, padded, num_tokens)
-    check_kinds(seqused=(seqused, bool))
+    seqused = check_flag("seqused", seqused)
     values = (padded.copy(), padded.copy(), max(largest, tail), max(largest, tail))
     result: dict[str, Any] = dict(zip(names, values, strict=True))
     if seqused:

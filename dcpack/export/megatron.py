@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import as_array, check_int, check_kinds, check_names
+from dcpack._checks import as_array, check_flag, check_int, check_kinds, check_names
 from dcpack.errors import ArgumentError
 from dcpack.export.base import Packed, check_packed, cover_tail
 from dcpack.padding import MAX_CP_SIZE
@@ -62,8 +62,7 @@ def packed_seq_params(
     real, padded, tail = cover_tail(real, padded, num_tokens)
     if local_cp_size is not None:
         local_cp_size = check_int("local_cp_size", local_cp_size, minimum=1, maximum=MAX_CP_SIZE)
-    check_kinds(padded_in_both=(padded_in_both, bool))
-    if padded_in_both:
+    if check_flag("padded_in_both", padded_in_both):
         real = padded
     largest = max(largest, tail)
     return {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from dcpack._checks import check_choice, check_int, check_path, list_offenders
+from dcpack._checks import as_real, check_choice, check_flags, check_int, check_path, list_offenders
 from dcpack._rebuilt import Rebuilt
 from dcpack.comm import list_backends
 from dcpack.errors import ArgumentError
@@ -114,13 +114,10 @@ class DistributedDatasetConfig(Rebuilt):
         for name, minimum in (("balance_group_size", 1), ("planner_rank", 0), ("pad_token_id", 0)):
             if getattr(self, name) is not None:
                 self._set(name, check_int(name, getattr(self, name), minimum=minimum, maximum=MAX_OFFSET))
-        if wrong := [f"{name}={getattr(self, name)!r}" for name in _FLAGS if not isinstance(getattr(self, name), bool)]:
-            raise ArgumentError(f"flags must be True or False, got {list_offenders(wrong)}")
+        for name, flag in check_flags(**{name: getattr(self, name) for name in _FLAGS}).items():
+            self._set(name, flag)
         check_choice("oversized_policy", self.oversized_policy, OVERSIZED_POLICIES)
-        gain = self.min_balance_gain
-        if isinstance(gain, bool) or not isinstance(gain, int | float) or not 0 <= gain < 1:
-            raise ArgumentError(f"min_balance_gain must be a number of at least 0 and below 1, got {gain!r}")
-        self._set("min_balance_gain", float(gain))
+        self._set("min_balance_gain", as_real("min_balance_gain", self.min_balance_gain, below=1))
         if self.packing_budgets is not None:
             self._set("packing_budgets", amounts_by_name("packing_budgets", self.packing_budgets))
         self._check_names()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import BoolArray, Float64Array, Int64Array
+from dcpack._checks import BoolArray, Float64Array, Int64Array, as_real
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.loader.protocols import BalancingAlgorithm
 from dcpack.loader.types import PackingConstraints, WorkloadCost
@@ -190,10 +190,7 @@ class OwnAlgorithm:
         # Rows may cost more than their samples do.
         by_rank[:, _LLM] = placement.costs.reshape(window.num_ranks, -1).sum(axis=1) * placement.unit
         value = self.algorithm.objective([WorkloadCost.of_parts(row) for row in by_rank.tolist()])
-        is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not is_number or not 0 <= float(value) < math.inf:
-            raise ArgumentError(f"balancing_algorithm.objective must be finite and at least 0, got {value!r}")
-        return float(value)
+        return as_real("balancing_algorithm.objective", value)
 
     @property
     def counts_costs(self) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dcpack._checks import check_choice, check_int, list_offenders
+from dcpack._checks import as_real, check_choice, check_flags, check_int, list_offenders
 from dcpack.comm import Backend
 from dcpack.errors import ArgumentError
 from dcpack.loader.config import DistributedDatasetConfig
@@ -60,12 +59,8 @@ def check_dataloader_kwargs(options: Any) -> dict[str, Any]:
     num_workers = check_int("num_workers", options.get("num_workers", 0), minimum=0)
     if num_workers == 0 and (needy := [key for key in _NEED_WORKERS if options.get(key)]):
         raise ArgumentError(f"options of workers need num_workers of at least 1: {list_offenders(needy)}")
-    for name in ("pin_memory", "persistent_workers", "in_order"):
-        if not isinstance(options.get(name, False), bool):
-            raise ArgumentError(f"{name} must be True or False, got {options[name]!r}")
-    timeout = options.get("timeout", 0)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
-        raise ArgumentError(f"timeout must be a finite number of seconds of at least 0, got {timeout!r}")
+    check_flags(**{name: options[name] for name in ("pin_memory", "persistent_workers", "in_order") if name in options})
+    as_real("timeout", options.get("timeout", 0), what="number of seconds")
     if options.get("prefetch_factor") is not None:
         check_int("prefetch_factor", options["prefetch_factor"], minimum=1)
     if options.get("worker_init_fn") is not None and not callable(options["worker_init_fn"]):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_int, check_kinds, list_offenders
+from dcpack._checks import Int64Array, check_flags, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["GlobalBatchSampler", "random_words"]
@@ -112,11 +112,7 @@ class GlobalBatchSampler:
         self.num_samples = check_int("num_samples", num_samples, minimum=0, maximum=_MOST)
         self.global_batch_size = check_int("global_batch_size", global_batch_size, minimum=1, maximum=_MOST)
         self.seed = None if seed is None else check_int("seed", seed, minimum=0, maximum=2**63 - 1)
-        if wrong := [
-            f"{n}={v!r}" for n, v in (("shuffle", shuffle), ("drop_last", drop_last)) if not isinstance(v, bool)
-        ]:
-            raise ArgumentError(f"flags must be True or False, got {list_offenders(wrong)}")
-        self.shuffle, self.drop_last = shuffle, drop_last
+        self.shuffle, self.drop_last = check_flags(shuffle=shuffle, drop_last=drop_last).values()
         self.shuffle_buffer = shuffle_buffer
         if shuffle_buffer is not None:
             self.shuffle_buffer = check_int("shuffle_buffer", shuffle_buffer, minimum=1)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from dcpack._checks import check_choice, check_int, check_items, check_kinds, list_offenders
+from dcpack._checks import as_real, check_choice, check_int, check_items, check_kinds, list_offenders
 from dcpack._rebuilt import Rebuilt
 from dcpack.errors import ArgumentError, InfeasibleError
 
@@ -38,10 +36,7 @@ def check_amount(name: str, value: Any) -> float:
         >>> check_amount("llm", np.float32(2))
         2.0
     """
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 <= float(value) < math.inf:
-        raise ArgumentError(f"{name} must be a finite number of at least 0, got {value!r}")
-    return float(value)
+    return as_real(name, value)
 
 
 def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dcpack._checks import check_int, check_kinds, list_offenders
+from dcpack._checks import check_flags, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.megatron.pack import MicroBatch, metadata_of
 from dcpack.megatron.stages import MAX_STAGES, StageNeeds, fields_left_out
@@ -68,10 +68,12 @@ def make_data_iterators(
         >>> next(first), next(second)
         ({'tokens': [1, 2], 'max_seqlen': 2}, {'max_seqlen': 2})
     """
-    check_kinds(is_tp_first=(is_tp_first, bool), needs=(needs, list | tuple), rows=(rows, list | tuple | None))
-    wrong = [repr(pair) for pair in needs if not _is_pair(pair)]
+    check_flags(is_tp_first=is_tp_first)
+    check_kinds(needs=(needs, list | tuple), rows=(rows, list | tuple | None))
+    wrong = [repr(pair) for pair in needs if not isinstance(pair, tuple) or len(pair) != 2]
     if wrong or not needs:
         raise ArgumentError(f"needs must be one pair of bool or more, got {list_offenders(wrong) or needs}")
+    check_flags(**{f"needs[{i}][{k}]": flag for i, pair in enumerate(needs) for k, flag in enumerate(pair)})
     if not is_tp_first:
         return [None] * len(needs) if len(needs) > 1 else None
     if rows is None:
@@ -82,10 +84,6 @@ def make_data_iterators(
         parts = [_part_of(i, row, fields) for i, row in enumerate(rows)]
         iterators.append(iter(parts if stage == owner else copy.deepcopy(parts)))
     return iterators if len(needs) > 1 else iterators[0]
-
-
-def _is_pair(needs: object) -> bool:
-    return isinstance(needs, tuple) and len(needs) == 2 and all(isinstance(each, bool) for each in needs)
 
 
 def _part_of(index: int, row: Mapping[str, Any], needs: StageNeeds) -> MicroBatch:

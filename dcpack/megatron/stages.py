@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dcpack._checks import as_lengths, check_int, check_kinds, list_offenders
+from dcpack._checks import as_lengths, check_flag, check_flags, check_int, list_offenders
 from dcpack.errors import ArgumentError
 
 __all__ = ["FIRST_STAGE_FIELDS", "LAST_STAGE_FIELDS", "StageNeeds", "needs_of_stage", "needs_of_virtual_stages"]
@@ -44,7 +44,7 @@ def needs_of_virtual_stages(
         >>> needs_of_virtual_stages(is_first=True, is_last=False, vpp_size=2)
         ((True, False), (False, False))
     """
-    check_kinds(is_first=(is_first, bool), is_last=(is_last, bool))
+    is_first, is_last = check_flags(is_first=is_first, is_last=is_last).values()
     vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
     stages = as_lengths("mtp_stages", mtp_stages).tolist()
     if wrong := [str(stage) for stage in stages if stage >= vpp_size]:
@@ -72,7 +72,7 @@ def needs_of_stage(*, is_first: bool, is_last: bool, vpp_size: int, vpp_stage: i
         >>> needs_of_stage(is_first=False, is_last=True, vpp_size=2, vpp_stage=1, has_mtp=False)
         (False, True)
     """
-    check_kinds(has_mtp=(has_mtp, bool))
+    has_mtp = check_flag("has_mtp", has_mtp)
     vpp_size = check_int("vpp_size", vpp_size, minimum=1, maximum=MAX_STAGES)
     if vpp_stage is None and vpp_size > 1:
         raise ArgumentError(f"vpp_stage must be given where vpp_size is {vpp_size}")

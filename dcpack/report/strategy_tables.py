@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
-from dcpack._checks import check_kinds, list_offenders
+from dcpack._checks import check_flag, check_kinds, list_offenders
 from dcpack.errors import ArgumentError
 from dcpack.report.strategies import StrategyResult
 from dcpack.report.tables import format_bytes, format_table
@@ -35,7 +35,7 @@ def strategy_cells(
         ('strategy', 'dynamic_cp', True)
     """
     _check_results(results, unit)
-    check_kinds(with_planning=(with_planning, bool))
+    with_planning = check_flag("with_planning", with_planning)
     columns = _COLUMNS + (_BYTE_COLUMNS if any(result.bytes_moved is not None for result in results) else [])
     shown_unit, scale = ("ms", 1e3) if unit == "s" else (unit, 1.0)
     columns = columns + _time_columns(shown_unit, scale, with_planning=with_planning)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dcpack._checks import Int64Array, check_int, list_offenders
+from dcpack._checks import Int64Array, check_flag, check_int, list_offenders
 from dcpack.balancing import integer_costs
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.scheduling.base import MicroBatch, Problem
@@ -70,8 +70,7 @@ class Balanced:
         object.__setattr__(self, "rows_per_rank", check_int("rows_per_rank", self.rows_per_rank, minimum=1))
         if self.window is not None:
             object.__setattr__(self, "window", check_int("window", self.window, minimum=1))
-        if not isinstance(self.pipeline_order, bool):
-            raise ArgumentError(f"pipeline_order must be True or False, got {self.pipeline_order!r}")
+        object.__setattr__(self, "pipeline_order", check_flag("pipeline_order", self.pipeline_order))
 
     def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
         """Return the smallest legal size alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from dcpack._checks import (
     Float64Array,
     Int64Array,
     as_lengths,
+    as_real,
     check_choice,
     check_int,
     frozen,
@@ -132,10 +132,8 @@ class LocalGain:
         if self.costs is not None:
             integer_costs(self.costs)  # refuses what is no cost
             object.__setattr__(self, "costs", frozen(np.array(self.costs)))
-        gain = self.min_balance_gain
-        is_number = isinstance(gain, numbers.Real) and not isinstance(gain, bool)
-        if not is_number or not 0 <= float(gain) < 1:
-            raise ArgumentError(f"min_balance_gain must be a number of at least 0 and below 1, got {gain!r}")
+        gain = as_real("min_balance_gain", self.min_balance_gain, below=1)
+        object.__setattr__(self, "min_balance_gain", gain)
         check_choice("objective", self.objective, OBJECTIVES)
         if isinstance(self.balance_group_size, str):
             check_choice("balance_group_size", self.balance_group_size, ("node",))

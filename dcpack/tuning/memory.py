@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcpack._checks import check_choice, check_int, check_kinds
+from dcpack._checks import as_real, check_choice, check_flag, check_int, check_kinds
 from dcpack.cost import TransformerModel
-from dcpack.cost.checks import as_real
-from dcpack.errors import ArgumentError
 
 __all__ = ["RECOMPUTE", "STATE_SHARDINGS", "MemoryEstimate", "MemoryOptions", "estimate_memory"]
 
@@ -50,8 +48,7 @@ class MemoryOptions:
     def __post_init__(self) -> None:
         check_choice("sharding", self.sharding, STATE_SHARDINGS)
         object.__setattr__(self, "usable", as_real("usable", self.usable, positive=True, maximum=1))
-        if not isinstance(self.fused_loss, bool):
-            raise ArgumentError(f"fused_loss must be True or False, got {self.fused_loss!r}")
+        object.__setattr__(self, "fused_loss", check_flag("fused_loss", self.fused_loss))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

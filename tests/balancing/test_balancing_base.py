@@ -76,7 +76,9 @@ def test_all_bad_costs_are_named() -> None:
     with pytest.raises(ArgumentError, match=r"costs must be one-dimensional, got shape \(1, 2\)"):
         integer_costs([[1, 2]])
     with pytest.raises(ArgumentError, match="costs must hold integers or floats, got dtype bool"):
-        integer_costs([True])
+        integer_costs(np.array([True]))
+    with pytest.raises(ArgumentError, match=r"costs must hold numbers, got bools: costs\[1\] = True"):
+        integer_costs([2.5, True])
     with pytest.raises(ArgumentError, match="costs must be a one-dimensional array of numbers"):
         integer_costs([[1], [2, 3]])  # ragged on purpose
 

@@ -302,7 +302,7 @@ UNEQUAL = BatchedDataDict(x=[1, 2], y=np.zeros(3))
         (lambda b: b.slice(-1, 2), "start must be from 0 to 2, got -1"),
         (lambda b: b.select_indices([0, 4, 9]), r"below the 4 rows: indices\[1\] = 4, indices\[2\] = 9"),
         (lambda b: b.select_indices([-1]), r"indices\[0\] = -1"),
-        (lambda b: b.select_indices([True]), "indices must hold integers"),
+        (lambda b: b.select_indices([True]), "indices must hold numbers, got bools"),
         (lambda b: b.chunk(0, 3), "4 rows does not divide into 3 chunks"),
         (lambda b: b.chunk(2, 2), "rank must be from 0 to 1, got 2"),
         (lambda b: BatchedDataDict(x=[]).chunk(0, 1), "0 rows does not divide into 1 chunks of at least one row"),

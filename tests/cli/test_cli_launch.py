@@ -139,7 +139,7 @@ def test_ports_belong_to_the_job() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-n", "0", "--", "true"], "--num-processes must be at least 1, got 0"),
+        (["-n", "0", "--", "true"], "--num-processes must be from 1 to 4096, got 0"),
         (["-n", "2"], "nothing to launch"),
         (["-n", "2", "--", "no such program"], "cannot start 'no such program'"),
     ],

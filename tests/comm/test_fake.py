@@ -73,7 +73,7 @@ def test_ranks_run_at_the_same_time():
     [
         ({"num_ranks": 0}, "num_ranks must be from 1 to 4096, got 0"),
         ({"num_ranks": 2.0}, "num_ranks must be an integer"),
-        ({"deadline_s": 0}, "deadline_s must be a finite number of seconds above 0, got 0"),
+        ({"deadline_s": 0}, "deadline_s must be a finite number of seconds above 0 and at most 1e.09, got 0"),
         ({"deadline_s": float("nan")}, "deadline_s must be"),
         ({"deadline_s": float("inf")}, "deadline_s must be"),
         ({"deadline_s": "1"}, "deadline_s must be"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import decimal
+import enum
+import fractions
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,16 +25,27 @@ def _generator() -> Iterator[Any]:
     yield None
 
 
+class Numbers(enum.IntEnum):
+    """What is an int, too, and has a text of its own."""
+
+    TWO = 2
+
+
 # Made anew for every call, so that no call spoils it for the next.
 VALUES: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "true": lambda: True,
+    "numpy true": lambda: np.True_,
     "zero": lambda: 0,
     "minus": lambda: -1,
     "huge": lambda: 2**80,
     "nan": lambda: float("nan"),
     "inf": lambda: float("inf"),
     "half": lambda: 0.5,
+    "fraction": lambda: fractions.Fraction(1, 2),
+    "decimal": lambda: decimal.Decimal(3),
+    "minus zero": lambda: -0.0,
+    "number of an enum": lambda: Numbers.TWO,
     "complex": lambda: 3 + 1j,
     "text": lambda: "no such thing",
     "surrogate": lambda: "\udcff\0",
@@ -55,11 +69,13 @@ VALUES: dict[str, Callable[[], Any]] = {
     "2-d": lambda: np.ones((2, 2), np.int64),
     "objects": lambda: np.array([3, None, "x"], object),
     "floats": lambda: np.array([1.5, float("nan"), -1.0]),
+    "whole floats": lambda: [3.0, 2.0],
+    "unsigned": lambda: np.array([3, 2], np.uint64),
     "hugest": lambda: [2**63 - 1, 2**63 - 1],
 }
 
 
-FEW = ("none", "true", "minus", "huge", "half", "text", "object", "list", "odd map", "generator", "2-d")
+FEW = ("none", "true", "numpy true", "minus", "huge", "half", "text", "object", "list", "odd map", "generator", "2-d")
 
 
 @dataclass(frozen=True)

@@ -78,61 +78,70 @@ LEFT_OUT = {
 # What of the values has a meaning there.
 TAKES = {
     "Communicator.all_gather.array": (
-        "true, zero, minus, nan, inf, half, complex, list, minuses, nans, 0-d, 2-d, floats, hugest"
+        "true, numpy true, zero, minus, nan, inf, half, minus zero, number of an enum, complex, list, minuses, "
+        "nans, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "Communicator.all_to_all.buffer": "floats",
     "Communicator.broadcast.array": (
-        "true, zero, minus, nan, inf, half, complex, list, minuses, nans, 0-d, 2-d, floats, hugest"
+        "true, numpy true, zero, minus, nan, inf, half, minus zero, number of an enum, complex, list, minuses, "
+        "nans, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "Communicator.broadcast.root": "zero",
     "Communicator.agree.error": "none",
     "Communicator.to_wire.array": (
-        "true, zero, minus, nan, inf, half, complex, list, minuses, nans, 0-d, 2-d, floats, hugest"
+        "true, numpy true, zero, minus, nan, inf, half, minus zero, number of an enum, complex, list, minuses, "
+        "nans, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "Communicator.wire_size.array": (
-        "true, zero, minus, nan, inf, half, complex, list, minuses, nans, 0-d, 2-d, floats, hugest"
+        "true, numpy true, zero, minus, nan, inf, half, minus zero, number of an enum, complex, list, minuses, "
+        "nans, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
-    "FakeBackend.deadline_s": "half",
+    "FakeBackend.deadline_s": "half, fraction, number of an enum",
     "FakeBackend.faults": "list",
     "Backend.run.fn": "function, type",
     "FakeBackend.run.fn": "function, type",
-    "Fault.rank": "zero, huge",
-    "Fault.call": "zero, huge",
+    "FakeBackend.num_ranks": "number of an enum",
+    "FakeBackend.max_message_bytes": "number of an enum",
+    "Fault.rank": "zero, huge, number of an enum",
+    "Fault.call": "zero, huge, number of an enum",
     "Fault.verb": "none",
-    "Fault.seconds": "true, half",
+    "Fault.seconds": "half, fraction, number of an enum",
     "Fault.offset": "zero",
     "Backend.from_mesh.axes": "list, map",
     "Backend.make_reader.dataset": (
-        "text, surrogate, bytes, list, map, odd map, minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, "
-        "objects, floats, hugest"
+        "numpy true, text, surrogate, bytes, list, map, odd map, minuses, nans, texts, nones, maps, ragged, 0-d, "
+        "2-d, objects, floats, whole floats, unsigned, hugest"
     ),
     "Backend.make_reader.indices": (
-        "list, set, generator, minuses, nans, texts, nones, maps, ragged, 2-d, objects, floats, hugest"
+        "list, set, generator, minuses, nans, texts, nones, maps, ragged, 2-d, objects, floats, whole floats, "
+        "unsigned, hugest"
     ),
-    "Backend.make_reader.num_workers": "zero",
+    "Backend.make_reader.num_workers": "zero, number of an enum",
     "Backend.open_reader.dataset": (
-        "text, surrogate, bytes, list, map, odd map, minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, "
-        "objects, floats, hugest"
+        "numpy true, text, surrogate, bytes, list, map, odd map, minuses, nans, texts, nones, maps, ragged, 0-d, "
+        "2-d, objects, floats, whole floats, unsigned, hugest"
     ),
-    "Backend.open_reader.num_workers": "zero",
+    "Backend.open_reader.num_workers": "zero, number of an enum",
     "all_gather_trees.tree": (
-        "none, true, zero, minus, huge, nan, inf, half, text, surrogate, list, map, minuses, nans, texts, "
-        "nones, maps, ragged, 0-d, 2-d, floats, hugest"
+        "none, true, numpy true, zero, minus, huge, nan, inf, half, minus zero, text, surrogate, list, map, "
+        "minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "broadcast_tree.tree": (
-        "none, true, zero, minus, huge, nan, inf, half, text, surrogate, list, map, minuses, nans, texts, "
-        "nones, maps, ragged, 0-d, 2-d, floats, hugest"
+        "none, true, numpy true, zero, minus, huge, nan, inf, half, minus zero, text, surrogate, list, map, "
+        "minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "broadcast_tree.root": "zero",
     "encode_tree.tree": (
-        "none, true, zero, minus, huge, nan, inf, half, text, surrogate, list, map, minuses, nans, texts, "
-        "nones, maps, ragged, 0-d, 2-d, floats, hugest"
+        "none, true, numpy true, zero, minus, huge, nan, inf, half, minus zero, text, surrogate, list, map, "
+        "minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "encoded_size.tree": (
-        "none, true, zero, minus, huge, nan, inf, half, text, surrogate, list, map, minuses, nans, texts, "
-        "nones, maps, ragged, 0-d, 2-d, floats, hugest"
+        "none, true, numpy true, zero, minus, huge, nan, inf, half, minus zero, text, surrogate, list, map, "
+        "minuses, nans, texts, nones, maps, ragged, 0-d, 2-d, floats, whole floats, unsigned, hugest"
     ),
     "run_ranks.fn": "function, type",
-    "run_ranks.deadline_s": "half",
+    "run_ranks.deadline_s": "half, fraction, number of an enum",
     "run_ranks.faults": "list",
+    "run_ranks.num_ranks": "number of an enum",
+    "run_ranks.max_message_bytes": "number of an enum",
 }

@@ -56,11 +56,13 @@ LEFT_OUT = {"DemoResult": "a result of run_demo"}
 # What of the values has a meaning there.
 TAKES = {
     "DemoOptions.data": "list",
-    "DemoOptions.num_ranks": "huge",
-    "DemoOptions.capacity": "huge",
-    "DemoOptions.max_cp_size": "none, huge",
-    "DemoOptions.seed": "zero, huge",
-    "DemoOptions.deadline_s": "half",
+    "DemoOptions.num_ranks": "huge, number of an enum",
+    "DemoOptions.capacity": "huge, number of an enum",
+    "DemoOptions.max_cp_size": "none, huge, number of an enum",
+    "DemoOptions.seed": "zero, huge, number of an enum",
+    "DemoOptions.deadline_s": "half, fraction, number of an enum",
+    "DemoOptions.num_steps": "number of an enum",
+    "DemoOptions.global_batch_size": "number of an enum",
     "run_demo.communicator": "none",
     "run_demo.topology": "none",
 }

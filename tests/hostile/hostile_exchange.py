@@ -150,9 +150,9 @@ LEFT_OUT = {
 TAKES = {
     "prepare_samples.samples": "list",
     "prepare_samples.per_token": "list, map, texts",
-    "gather_samples.ids": "none",
+    "gather_samples.ids": "none, unsigned",
     "gather_samples.per_token": "list, map, texts",
-    "gather_prepared.ids": "none",
+    "gather_prepared.ids": "none, unsigned",
     "gather_prepared.per_token": "list, map, texts",
     "SampleTable.has_field.name": "text, surrogate",
     "align_fields.fields": "list, map, texts",
@@ -172,8 +172,9 @@ TAKES = {
     "exchange_samples.static_shapes": "none",
     "exchange_samples.dummy_fields": "none, map",
     "restore.topology": "none",
-    "restore.fill_value": "true, zero, minus",
+    "restore.fill_value": "true, numpy true, zero, minus, minus zero, number of an enum, 0-d",
     "StaticShapes.row_lengths": "none",
     "StaticShapes.max_seqlens": "none",
-    "StaticShapes.num_shapes.cp_sizes": "list, hugest",
+    "StaticShapes.num_shapes.cp_sizes": "list, unsigned, hugest",
+    "StaticShapes.max_sequences": "number of an enum",
 }

@@ -38,5 +38,8 @@ LEFT_OUT = {
 # What of the values has a meaning there.
 TAKES = {
     "local_token_indices.cp_rank": "zero",
+    "local_token_indices.cp_size": "number of an enum",
     "local_cu_seqlens.cp_rank": "zero",
+    "local_cu_seqlens.cp_size": "number of an enum",
+    "restore_indices.cp_size": "number of an enum",
 }

@@ -31,6 +31,6 @@ LEFT_OUT = {}
 
 # What of the values has a meaning there.
 TAKES = {
-    "check_communicator.sizes": "set",
+    "check_communicator.sizes": "set, unsigned",
     "check_communicator.names": "none",
 }

@@ -61,6 +61,14 @@ def test_the_table_names_what_there_is(room: str) -> None:
     assert {value for text in table.TAKES.values() for value in text.split(", ")} <= set(VALUES)
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_takes_a_bool_takes_one_of_numpy(room: str) -> None:
+    plain = ("load_state_dict", "model_batch_spec")  # values as they come out of JSON
+    takes = TABLES[room].TAKES.items()
+    texts = {key: text.split(", ") for key, text in takes if not any(name in key for name in plain)}
+    assert [key for key, values in texts.items() if "true" in values and "numpy true" not in values] == []
+
+
 @pytest.mark.parametrize(("room", "name"), CALLS)
 def test_no_argument_is_left_out(room: str, name: str) -> None:
     if " " in name:  # tries one place inside an argument

@@ -53,12 +53,12 @@ def test_the_defaults_are_those_of_the_interface() -> None:
         ({"pad_token_id": -1}, "pad_token_id must be from 0 to 2147483647"),
         (
             {"drop_last": 1, "broadcast_plan": "yes"},
-            "flags must be True or False, got drop_last=1, broadcast_plan='yes'",
+            "drop_last must be True or False, got 1 (int); broadcast_plan must be True or False, got 'yes' (str)",
         ),
         ({"oversized_policy": "drop"}, "oversized_policy must be one of 'error', 'single', got 'drop'"),
-        ({"min_balance_gain": 1.0}, "min_balance_gain must be a number of at least 0 and below 1, got 1.0"),
-        ({"min_balance_gain": float("nan")}, "min_balance_gain must be a number"),
-        ({"min_balance_gain": True}, "min_balance_gain must be a number"),
+        ({"min_balance_gain": 1.0}, "min_balance_gain must be a finite number of at least 0 and below 1, got 1.0"),
+        ({"min_balance_gain": float("nan")}, "min_balance_gain must be a finite number"),
+        ({"min_balance_gain": True}, "min_balance_gain must be a finite number"),
         ({"packing_budgets": {"": 1}}, "packing_budgets must be named by str that are not empty"),
         (
             {"packing_budgets": {"images": -1}},

@@ -143,7 +143,7 @@ def test_a_place_that_does_not_divide_is_refused() -> None:
         GlobalBatchSampler(50, global_batch_size=4, dp_rank=0)
     with pytest.raises(ArgumentError, match="shuffle_buffer has no effect"):
         GlobalBatchSampler(50, global_batch_size=4, shuffle=False, shuffle_buffer=3)
-    with pytest.raises(ArgumentError, match="flags must be True or False, got shuffle=1"):
+    with pytest.raises(ArgumentError, match="shuffle must be True or False, got 1"):
         GlobalBatchSampler(50, global_batch_size=4, shuffle=1)  # type: ignore[arg-type]
 
 

@@ -374,7 +374,7 @@ def test_a_static_cp_size_shares_every_bin() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_balance_gain": 1.0}, "min_balance_gain must be a number of at least 0 and below 1, got 1.0"),
+        ({"min_balance_gain": 1.0}, "min_balance_gain must be a finite number of at least 0 and below 1, got 1.0"),
         ({"min_balance_gain": float("nan")}, "min_balance_gain must be"),
         ({"min_balance_gain": True}, "min_balance_gain must be"),
         ({"objective": "balance"}, "objective must be one of 'makespan', 'variance', got 'balance'"),
