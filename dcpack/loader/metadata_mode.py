@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dcpack._checks import as_lengths
-from dcpack.comm import Communicator, all_gather_trees
+from dcpack.comm import Communicator
 from dcpack.comm.guard import tell_failure
 from dcpack.data.megatron import read_idx_lengths
 from dcpack.errors import ArgumentError
@@ -18,7 +18,7 @@ from dcpack.loader.planning import StepLayout, WindowPlanner
 from dcpack.loader.reading import num_valid_tokens
 from dcpack.loader.rounds import Round, SamplerSource, SamplerSteps
 from dcpack.loader.sharing import Planned
-from dcpack.loader.step_table import LocalSample, StepTable, describe, merge_table
+from dcpack.loader.step_table import LocalSample, StepTable, describe, gather_parts, merge_table
 from dcpack.loader.types import SampleKey, SampleMetadata
 
 __all__ = ["Metadata", "MetadataSteps", "open_metadata"]
@@ -105,9 +105,9 @@ class MetadataSteps(SamplerSteps):
             with tell_failure(self._communicator):
                 self.stages.check()
                 rounds = self._rounds.next_step()
-                samples = self._describe(rounds)
+                described = self._description(self._describe(rounds), (epoch, step), len(rounds))
                 state = self._rounds.state()
-            parts = all_gather_trees(self._communicator, self._description(samples, (epoch, step), len(rounds)))
+            parts = gather_parts(self._communicator, described)
             table = merge_table(parts, self._communicator.ranks, self._planner.constraints)
             if table is None:
                 return None

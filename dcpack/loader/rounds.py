@@ -113,7 +113,8 @@ class SamplerRounds:
 
     def state(self) -> Mapping[str, Any]:
         """Return where the sampler is, as values that its going on does not change."""
-        return copy.deepcopy(self.sampler.state_dict())
+        state = self.sampler.state_dict()
+        return state if isinstance(self.sampler, GlobalBatchSampler) else copy.deepcopy(state)  # ours is new each time
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put the sampler where `state` says."""

@@ -237,22 +237,26 @@ class GlobalBatchSampler:
             # Global batches need not be a multiple of what is left: a round never reaches into the next one.
             within = first % self.global_batch_size
             count = min(self.global_micro_batch_size, self.global_batch_size - within, self.num_used - first)
-            indices = self._take(count)
-            self.consumed_samples = first + count
             at = place.dp_rank * place.micro_batch_size
-            yield indices[at : at + place.micro_batch_size]
+            mine = self._part(count, min(at, count), min(at + place.micro_batch_size, count))
+            self.consumed_samples = first + count
+            yield mine
+
+    def _part(self, count: int, start: int, stop: int) -> list[int]:
+        """Return some of the next `count` indices; those of a shuffle buffer are all drawn, others only looked up."""
+        if self.shuffle_buffer is not None:
+            return self._draw_next(count)[start:stop]
+        return self.positions(self.consumed_samples + start, stop - start).tolist()
 
     def skip_step(self) -> None:
         """Go to the end of the current global batch; for ranks that read nothing."""
         left = self.global_batch_size - self.consumed_samples % self.global_batch_size
         count = min(left, self.num_used - self.consumed_samples)
         if self.shuffle_buffer is not None:
-            self._take(count)
+            self._draw_next(count)
         self.consumed_samples += count
 
-    def _take(self, count: int) -> list[int]:
-        if self.shuffle_buffer is None:
-            return self.positions(self.consumed_samples, count).tolist()
+    def _draw_next(self, count: int) -> list[int]:
         taken = []
         while len(taken) < count:
             block = min(count - len(taken), _DRAWS)

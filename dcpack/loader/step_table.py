@@ -14,6 +14,7 @@ import numpy as np
 
 from dcpack._checks import Float64Array, Int64Array, list_offenders
 from dcpack.comm import Communicator
+from dcpack.comm.guard import tell_failure
 from dcpack.comm.trees import all_gather_trees
 from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.loader.costs import CostRule, RowCosts
@@ -24,6 +25,7 @@ __all__ = [
     "LocalSample",
     "StepTable",
     "describe",
+    "gather_parts",
     "gather_table",
     "merge_table",
     "require_same_place",
@@ -170,8 +172,40 @@ def gather_table(
             on all members.
         InfeasibleError: samples that fit in no row; on all members.
     """
-    described = describe(samples, at=at, num_rounds=num_rounds, constraints=constraints, with_metadata=with_metadata)
-    return merge_table(all_gather_trees(communicator, described), communicator.ranks, constraints)
+    with tell_failure(communicator):
+        described = describe(
+            samples, at=at, num_rounds=num_rounds, constraints=constraints, with_metadata=with_metadata
+        )
+    return merge_table(gather_parts(communicator, described), communicator.ranks, constraints)
+
+
+def gather_parts(communicator: Communicator, described: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what all members described (`describe`), by member. Collective.
+
+    One all-gather of numbers: 6 of the member, then a line a sample. Texts follow where some member has any.
+    """
+    texts = {name: described[name] for name in ("metadata", "faults")}
+    columns, costs, amounts = (described[name] for name in ("columns", "costs", "amounts"))
+    head = [*described["at"], described["num_rounds"], len(columns), costs is not None, any(texts.values())]
+    lines = np.hstack([columns, *(table.view(np.int64) for table in (costs, amounts) if table is not None)])
+    heard = communicator.all_gather(np.concatenate([np.array(head, np.int64), lines.ravel()]))
+    has_texts = any(part[5] for part in heard)
+    told = all_gather_trees(communicator, texts) if has_texts else [{"metadata": [], "faults": []}] * len(heard)
+    num_budgets = 0 if amounts is None else amounts.shape[1]
+    return [{**_numbers_of(part, num_budgets), **more} for part, more in zip(heard, told, strict=True)]
+
+
+def _numbers_of(part: Int64Array, num_budgets: int) -> dict[str, Any]:
+    epoch, step, num_rounds, count, has_costs = part[:5].tolist()
+    end = len(_COLUMNS) + has_costs * _NUM_PARTS
+    lines = part[6:].reshape(count, end + num_budgets)
+    return {
+        "at": [epoch, step],
+        "num_rounds": num_rounds,
+        "columns": lines[:, : len(_COLUMNS)],
+        "costs": lines[:, len(_COLUMNS) : end].view(np.float64) if has_costs else None,
+        "amounts": lines[:, end:].view(np.float64) if num_budgets else None,
+    }
 
 
 def merge_table(

@@ -181,3 +181,21 @@ def test_a_damaged_state_is_refused_and_nothing_changes(change: dict[str, Any]) 
     for key in state:  # cut off anywhere
         with pytest.raises(ArgumentError, match="state must be one of GlobalBatchSampler"):
             sampler.load_state_dict({name: value for name, value in state.items() if name != key})
+
+
+def test_a_rank_looks_up_its_own_indices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many ranks a round is long."""
+    asked = []
+    positions = GlobalBatchSampler.positions
+
+    def noted(self: GlobalBatchSampler, start: int, count: int) -> Any:
+        asked.append((start, count))
+        return positions(self, start, count)
+
+    monkeypatch.setattr(GlobalBatchSampler, "positions", noted)
+    place = {"dp_rank": 2, "dp_world_size": 4, "micro_batch_size": 2}
+    sampler = GlobalBatchSampler(13, global_batch_size=8, drop_last=False, shuffle=False, **place)
+    assert list(sampler) == [[4, 5], [12]]
+    assert asked == [(4, 2), (12, 1)]
+    place["dp_rank"] = 3
+    assert list(GlobalBatchSampler(13, global_batch_size=8, drop_last=False, shuffle=False, **place)) == [[6, 7], []]
