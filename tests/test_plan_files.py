@@ -57,6 +57,7 @@ def test_what_a_plan_must_have_been_made_for() -> None:
     found = check_wanted(np.int64(8), rule, np.array([1, 2]))
     assert found == {"capacity": 8, "padding": rule, "cp_sizes": (1, 2)}
     assert (type(found["capacity"]), type(found["cp_sizes"][0])) == (int, int)
+    assert check_wanted(1, None, (1,)) == {"capacity": 1, "padding": None, "cp_sizes": (1,)}
     for wrong in ((0, None, None), (None, {"tp": 2}, None), (None, None, (0, 1)), (1.5, None, None)):
         with pytest.raises(ArgumentError, match=r"capacity must be|padding must be|cp_sizes must be"):
             check_wanted(*wrong)

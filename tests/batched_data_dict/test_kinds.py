@@ -61,6 +61,11 @@ def test_all_columns_have_the_same_rows(library: ArrayLibrary) -> None:
         count_rows({"a": array, "b": ["x"], "c": []}, "batch 4")
 
 
+def test_one_column_that_differs_from_all_others_is_enough() -> None:
+    with pytest.raises(ArgumentError, match=r"equally many rows: 'a' has 1, 'b' has 1, 'c' has 2$"):
+        count_rows({"a": [1], "b": [2], "c": [3, 4]})
+
+
 def test_an_array_without_dims_is_named_with_its_column_and_batch() -> None:
     with pytest.raises(ArgumentError, match=r"^column 'loss' of batch 2: an array without dims has no rows: float64"):
         count_rows({"a": [1], "loss": np.array(0.5)}, "batch 2")
