@@ -266,6 +266,20 @@ def test_threads_are_gone_afterwards():
     assert set(threading.enumerate()) <= before
 
 
+def test_a_rank_that_is_done_is_waited_for_however_slow_its_thread_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "_JOIN_S", 0.0)
+    wake = launch._Run._wake
+
+    def wake_and_linger(run: Any):
+        wake(run)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(launch._Run, "_wake", wake_and_linger)
+    before = set(threading.enumerate())
+    run_ranks(3, lambda communicator: communicator.barrier())
+    assert set(threading.enumerate()) <= before
+
+
 def test_options_are_checked():
     with pytest.raises(ArgumentError, match="num_ranks must be from 1 to 4096, got 0"):
         run_ranks(0, lambda communicator: None)

@@ -64,8 +64,6 @@ world.barrier()
 print(f"rank {{world.rank}} ends well")
 """
 
-# The deadline of what comes next; all that comes before has the usual one.
-AT_ONCE = "world._deadline_s = 3.0\n"
 DEADLINE_S = 100
 
 
@@ -91,9 +89,7 @@ def test_processes_that_end_at_different_times_end_well() -> None:
 
 
 def test_an_error_on_one_rank_ends_all_within_the_deadline() -> None:
-    code, stdout, stderr = run(
-        2, "if world.rank == 1: raise ValueError('no such sample')\n" + AT_ONCE + "world.barrier()"
-    )
+    code, stdout, stderr = run(2, "if world.rank == 1: raise ValueError('no such sample')\nworld.barrier()")
     assert code == 1
     assert "ValueError: no such sample" in stderr
     assert "ends well" not in stdout
@@ -101,7 +97,7 @@ def test_an_error_on_one_rank_ends_all_within_the_deadline() -> None:
 
 
 def test_who_loses_a_rank_says_so_and_ends() -> None:
-    body = AT_ONCE + f"try:\n    time.sleep({2 * DEADLINE_S} * (world.rank == 1)) or world.barrier()\n"
+    body = f"world._deadline_s = 3.0\ntry:\n    time.sleep({2 * DEADLINE_S} * (world.rank == 1)) or world.barrier()\n"
     body += "except dcpack.PeerError as error:\n    print(error, flush=True)\n    raise"
     code, stdout, _ = run(2, body)
     assert code == 1
