@@ -27,7 +27,7 @@ def outcomes(make: Any, error: BaseException | None, size: int = 3) -> list[tupl
         except BaseException as caught:
             found[communicator.rank] = (type(caught).__name__, None, None)
 
-    dcpack.run_ranks(size, fn, deadline_s=2.0)
+    dcpack.run_ranks(size, fn)
     return found
 
 
@@ -74,4 +74,4 @@ def test_an_error_of_peers_is_told_where_another_group_raised_it() -> None:
         communicator.barrier()
         return caught.value.cause, communicator.counters.calls["agree"]
 
-    assert dcpack.run_ranks(2, fn, deadline_s=2.0) == [("KeyError", 1)] * 2
+    assert dcpack.run_ranks(2, fn) == [("KeyError", 1)] * 2

@@ -214,7 +214,7 @@ def come_late(rank: int, size: int) -> str:
 
 def exchange_in_threads(rank: int, size: int, num_turns: int) -> int:
     """Use the devices from several threads, each of which goes its own way through its calls."""
-    world = JaxBackend(deadline_s=40.0, service_bytes=0).world()
+    world = JaxBackend(deadline_s=60.0, service_bytes=0).world()
     failures: list[Any] = []
     num_done = [0] * 3
 

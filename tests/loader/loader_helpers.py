@@ -91,7 +91,7 @@ def plain_steps(num_samples: int, *, epoch: int = 0, **options: Any) -> list[Cou
 
 
 def on_ranks(num_ranks: int, fn: Callable[[Communicator], Any]) -> list[Any]:
-    return dcpack.run_ranks(num_ranks, fn, deadline_s=30.0)
+    return dcpack.run_ranks(num_ranks, fn)
 
 
 def sampler(size: int = 12, num_samples: int = len(LENGTHS), **options: Any) -> GlobalBatchSampler:

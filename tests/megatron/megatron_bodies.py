@@ -41,7 +41,7 @@ def all_cases(rank: int, size: int, scheduler: str) -> list[dict[str, Any]]:
 
 def moving_and_failing(rank: int, size: int) -> list[dict[str, Any]]:
     """Take micro-batches with `to_device` on some ranks of a tensor-parallel group only, of which one fails."""
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     mesh = dcpack.Topology(axes=("dp", "tp"), sizes=(2, size // 2))
     sample = jobs._sample(0, 6)
     return [
@@ -135,14 +135,14 @@ def uneven_cp_groups(rank: int, size: int) -> list[Any]:
     orders = {0: [(0, 1)], 1: [(0, 1)], 2: [], 3: [(3,)]}
     blocks = [*orders[rank], (0, 1, 2, 3), (0, 1) if rank < 2 else (2, 3), (1, 2) if rank in (1, 2) else (rank,)]
     found: list[Any] = []
-    made = CPGroups(timeout_s=20.0)
+    made = CPGroups(timeout_s=60.0)
     for ranks in blocks:
         group = made.get(ranks)
         total = torch.full((1,), 10**rank)
         dist.all_reduce(total, group=group)
         found.append((dist.get_process_group_ranks(group), dist.get_rank(group), int(total)))
         assert made.get(ranks) is group
-        assert CPGroups(timeout_s=20.0).get(list(ranks)) is group  # one group a set of ranks, whoever asks
+        assert CPGroups(timeout_s=60.0).get(list(ranks)) is group  # one group a set of ranks, whoever asks
     for wrong in ((3, 2, 1, 0), (0, 0, 1, 2, 3), ((rank + 1) % size,)):
         with pytest.raises(ArgumentError, match=f"ranks must ascend and hold this one, {rank}, got"):
             made.get(wrong)
@@ -178,7 +178,7 @@ def bound_to_a_device(rank: int, size: int) -> tuple[str, str]:
         return helper(*args, **options)
 
     module._new_process_group_helper = watched
-    group = CPGroups(timeout_s=20.0).get((0, 1))
+    group = CPGroups(timeout_s=60.0).get((0, 1))
     dist.all_reduce(torch.zeros(1), group=group)  # who leaves now leaves no peer behind that still connects
     return str(seen), str(default.bound_device_id)
 

@@ -183,7 +183,7 @@ def test_whoever_gives_to_device_a_fault_of_one_is_an_error_on_all(givers: tuple
     def fn(world: dcpack.Communicator) -> Any:
         return jobs.move_and_fail(build_groups(world, mesh), row, givers)
 
-    found = dcpack.run_ranks(size, fn, deadline_s=5.0)
+    found = dcpack.run_ranks(size, fn)
     assert [each["fault"] for each in found] == [(givers[-1], "MemoryError")] * size
     # Then one succeeds: those that gave it have moved arrays, and all made the same calls.
     assert [each["moved"] for each in found] == [rank in givers for rank in range(size)]
@@ -210,7 +210,7 @@ def test_peers_must_ask_for_the_same(options: dict[str, Any], text: str) -> None
             get_batch_for_rank(iter([row()]) if world.rank == 0 else None, groups, **asked)
         return str(caught.value)
 
-    for found in dcpack.run_ranks(2, fn, deadline_s=5.0):
+    for found in dcpack.run_ranks(2, fn):
         assert f"must ask for the same micro-batch; against the first: {text}\n" in found
 
 

@@ -23,7 +23,7 @@ __all__ = ["hccl", "hccl_refuses", "nccl", "nccl_is_stuck"]
 def nccl(rank: int, size: int) -> Any:
     """Run the contract, and return what the devices and groups noted in one call of each verb."""
     module = library_doubles.install_nccl()
-    backend: Any = get_backend("torch-nccl", deadline_s=20.0)
+    backend: Any = get_backend("torch-nccl", deadline_s=60.0)
     world: Any = backend.world()
     found = shared_bodies.run_checks(world)
     with world.split([list(range(size))[::-1]]) as child:
@@ -46,7 +46,7 @@ def hccl(rank: int, size: int, wire_dtype: str, store: str) -> Any:
     module = library_doubles.install_hccl({WIRE_DTYPES[wire_dtype]})
     os.environ["LOCAL_RANK"] = str(rank)
     dist.init_process_group("hccl", store=stores.FileStore(store, size), rank=rank, world_size=size)
-    backend: Any = get_backend({"name": "torch-hccl", "wire_dtype": wire_dtype, "deadline_s": 20.0})
+    backend: Any = get_backend({"name": "torch-hccl", "wire_dtype": wire_dtype, "deadline_s": 60.0})
     world: Any = backend.world()
     found = shared_bodies.run_checks(world)
     return found, module.notes[0], [note for note in module.notes if note.startswith("ranks")][:1], backend.available()
@@ -54,8 +54,9 @@ def hccl(rank: int, size: int, wire_dtype: str, store: str) -> Any:
 
 def hccl_refuses(rank: int, size: int) -> None:
     """Send bytes to a library that takes float32 alone."""
+    patience.wait_for_notes(size)
     library_doubles.install_hccl({torch.float32})
-    get_backend("torch-hccl", deadline_s=5.0).world().all_gather(np.arange(3))
+    get_backend("torch-hccl", deadline_s=60.0).world().all_gather(np.arange(3))
 
 
 def nccl_is_stuck(rank: int, size: int, deadline_s: float) -> None:

@@ -28,7 +28,7 @@ if _ROOT not in sys.path:
 from tests.loader import loader_helpers  # noqa: E402 - found through the lines above
 from tests.loader.loader_helpers import facts  # noqa: E402
 
-BACKEND = {"name": "torch-gloo", "deadline_s": 30.0}
+BACKEND = {"name": "torch-gloo", "deadline_s": 60.0}
 MODES: dict[str, dict[str, Any]] = {
     "online": {"metadata_fn": loader_helpers.describe},
     "metadata": {"metadata": loader_helpers.LENGTHS},
@@ -170,7 +170,7 @@ def state_cases(
 
 def train_until_killed(rank: int, size: int, folder: str, kill_at: int) -> list[Any]:
     """Train on whole steps and save after each; rank 2 is killed in the middle of step `kill_at` (-1: never)."""
-    training = TorchGlooBackend(deadline_s=30.0).world()
+    training = TorchGlooBackend(deadline_s=60.0).world()
     state_file, done_file = Path(folder) / f"state-{rank}.json", Path(folder) / f"done-{rank}.jsonl"
     loader = build_steps("online", size)
     if state_file.exists():

@@ -19,7 +19,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
     """Gather NumPy, torch and JAX batches; jagged rows and columns, an empty rank; then over pairs of ranks."""
     import jax
 
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     found: dict[str, Any] = {}
     for name, make, kind in (
         ("numpy", np.array, np.ndarray),
@@ -28,7 +28,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
     ):
         found[name] = shared_bodies.gather_rollouts(world, make, kind)
     half = _connected_groups([list(range(size // 2)), list(range(size // 2, size))])
-    mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=20.0).world()
+    mine = TorchGlooBackend(group=half[rank >= size // 2], deadline_s=60.0).world()
     found["half"] = BatchedDataDict(r=[rank] * rank).all_gather(mine)["r"]
     bfloat = BatchedDataDict(x=torch.full((rank, 1), 0.5, dtype=torch.bfloat16)).all_gather(world)["x"]
     assert bfloat.dtype == torch.bfloat16
@@ -38,7 +38,7 @@ def gather_batches(rank: int, size: int) -> dict[str, Any]:
 
 def shard_and_gather(rank: int, size: int) -> list[Any]:
     """Each rank takes its shard of the same batch; gathered and reordered it is the batch again."""
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     lengths = torch.tensor([5, 1, 8, 3, 2, 7, 4, 6] * size)
     batch = BatchedDataDict(n=lengths, row=list(range(8 * size)))
     cfg = {"max_tokens_per_microbatch": 10, "input_lengths_key": "n"}
@@ -50,7 +50,7 @@ def shard_and_gather(rank: int, size: int) -> list[Any]:
 
 
 def gather_fails(rank: int, size: int) -> str:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     batch = BatchedDataDict(x=torch.zeros(2), y=[1] * (3 if rank == size - 1 else 2))
     try:
         batch.all_gather(world)
@@ -72,7 +72,7 @@ class Stream(IterableDataset[Any]):
 
 def broadcast_batches(rank: int, size: int) -> list[Any]:
     """The leader's DataLoader over an endless kind of dataset, and then one that fails."""
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     return shared_bodies.broadcast_batches(
         world, lambda fails: DataLoader(Stream(fails), batch_size=None), torch.Tensor, torch.bfloat16
     )

@@ -27,7 +27,7 @@ from dcpack.errors import ArgumentError, PeerError
 def contract(rank: int, size: int, most_inline: int | None = None) -> dict[str, Any]:
     if most_inline is not None:
         torch_communicator._MOST_INLINE = most_inline
-    return shared_bodies.run_checks(TorchGlooBackend(deadline_s=20.0).world())
+    return shared_bodies.run_checks(TorchGlooBackend(deadline_s=60.0).world())
 
 
 def world_of_one(rank: int, size: int) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def count_moves(communicator: Any) -> list[str]:
 
 def messages_about_the_limit(rank: int, size: int) -> list[int]:
     """Every verb with messages below, at and above the bytes that travel inline; the collectives of each."""
-    world: Any = TorchGlooBackend(deadline_s=20.0).world()
+    world: Any = TorchGlooBackend(deadline_s=60.0).world()
     limit = world.inline_bytes
     moves, counts = count_moves(world), []
     for num_bytes in (0, limit - 1, limit, limit + 1):
@@ -119,7 +119,7 @@ def require_same_tensor(actual: Any, expected: torch.Tensor) -> None:
 
 
 def tensors(rank: int, size: int) -> int:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     num_compared = 0
     for limit in (1 << 30, 7):
         world.max_message_bytes = limit
@@ -157,7 +157,7 @@ def tensors(rank: int, size: int) -> int:
 
 def tensor_trees(rank: int, size: int) -> int:
     """Tensors of all dtypes and NumPy arrays side by side in one structure, from each root, in rounds too."""
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     num_compared = 0
     for root in range(size):
         world.max_message_bytes = 1 << 30 if root else 7
@@ -180,7 +180,7 @@ def tensor_trees(rank: int, size: int) -> int:
 
 
 def tensor_memory(rank: int, size: int) -> None:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     mine = torch.arange(2 * size) + rank
     results = [*world.all_gather(mine), world.all_to_all(mine, [2] * size, [2] * size), world.broadcast(mine, 0)]
     kept = [result.clone() for result in results]
@@ -194,7 +194,7 @@ def tensor_memory(rank: int, size: int) -> None:
 
 
 def mixed_kinds(rank: int, size: int) -> str:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     text = ""
     try:
         world.all_gather(torch.zeros(2) if rank == 0 else np.zeros(2, np.float32))
@@ -234,14 +234,14 @@ def fail_in_time(rank: int, size: int, how: str, victim: int, deadline_s: float)
 
 
 def fail_in_a_guard(rank: int, size: int) -> None:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     with world.guard():
         if rank == 1:
             raise ValueError("no such sample")
 
 
 def differ(rank: int, size: int) -> list[str]:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     texts = []
     for call in (
         lambda: world.barrier() if rank == 1 else world.all_gather(np.zeros(1)),
@@ -280,14 +280,14 @@ def come_late(rank: int, size: int) -> None:
     if rank == 2:
         return
     patience.wait_for_starters(size - 1)
-    TorchGlooBackend(deadline_s=20.0, start_deadline_s=1.0).world()
+    TorchGlooBackend(deadline_s=60.0, start_deadline_s=1.0).world()
 
 
 # Groups.
 
 
 def mesh_groups(rank: int, size: int) -> dict[str, Any]:
-    backend = TorchGlooBackend(deadline_s=20.0)
+    backend = TorchGlooBackend(deadline_s=60.0)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     groups: dict[str, Any] = {}
     for axes in ("dp", "cp", ("dp", "cp"), ("cp", "dp")):  # the order of the names does not matter
@@ -310,14 +310,14 @@ def group_as_world(rank: int, size: int) -> tuple[Any, ...]:
             TorchGlooBackend(group=group).world()
         except Exception as error:
             return (f"{type(error).__name__}: {error}",)
-    world = TorchGlooBackend(group=group, deadline_s=20.0).world()
-    second = TorchGlooBackend(group=group, deadline_s=20.0).world()
+    world = TorchGlooBackend(group=group, deadline_s=60.0).world()
+    second = TorchGlooBackend(group=group, deadline_s=60.0).world()
     assert [int(array) for array in second.all_gather(np.int64(rank))] == list(second.ranks)
     return world.ranks, world.rank, [int(array) for array in world.all_gather(np.int64(rank))]
 
 
 def groups_are_used_again(rank: int, size: int) -> dict[str, Any]:
-    backend = TorchGlooBackend(deadline_s=20.0, max_groups=6)
+    backend = TorchGlooBackend(deadline_s=60.0, max_groups=6)
     world: Any = backend.world()
     assert backend.world() is world
     pool = world._pool
@@ -369,7 +369,7 @@ def groups_are_used_again(rank: int, size: int) -> dict[str, Any]:
 
 
 def split_in_threads(rank: int, size: int) -> int:
-    world = TorchGlooBackend(deadline_s=20.0).world()
+    world = TorchGlooBackend(deadline_s=60.0).world()
     seen: list[Any] = []
 
     def work(communicator: Communicator) -> None:
@@ -393,7 +393,7 @@ def split_in_threads(rank: int, size: int) -> int:
 
 
 def whole_step(rank: int, size: int) -> tuple[str, dict[int, str], bool]:
-    return shared_bodies.step(TorchGlooBackend(deadline_s=20.0).world())
+    return shared_bodies.step(TorchGlooBackend(deadline_s=60.0).world())
 
 
 def first_error(backend: TorchBackend) -> str:

@@ -69,7 +69,7 @@ def play(runtime: Any) -> Any:
 
 
 def fresh_world(**options: Any) -> Communicator:
-    return XlaBackend(deadline_s=20.0, **options).world()
+    return XlaBackend(deadline_s=60.0, **options).world()
 
 
 def contract(rank: int, size: int) -> dict[str, Any]:
