@@ -88,7 +88,6 @@ class ExternalSteps:
         self._planner = planner
         self._rows_per_step = rows_per_step
         self._iterator: Iterator[Any] | None = None
-        self._num_taken = 0
         self._has_state = all(callable(getattr(source, name, None)) for name in ("state_dict", "load_state_dict"))
         self.num_dropped = 0
         self.stages = Stages()
@@ -102,7 +101,6 @@ class ExternalSteps:
         if callable(set_epoch := getattr(self._source, "set_epoch", None)):
             set_epoch(epoch)
         self._iterator = None
-        self._num_taken = 0
 
     def source_state(self) -> Mapping[str, Any] | None:
         """Return where the source is, or None where it cannot tell."""
@@ -126,7 +124,7 @@ class ExternalSteps:
             require_same_place([(int(part[2]), int(part[3])) for part in heard], self._communicator.ranks)
             has_step = [bool(part[0]) for part in heard]
             if not all(has_step):
-                self._count_dropped(has_step, len(samples))
+                self._count_dropped(has_step, len(samples), step + (rows is not None))
                 return None
             with self._communicator.guard():
                 table = gather_table(
@@ -168,7 +166,6 @@ class ExternalSteps:
             item = next(self._iterator)
         except StopIteration:
             return None
-        self._num_taken += 1
         try:
             rows = [list(row) for row in item]
         except TypeError as error:
@@ -193,14 +190,14 @@ class ExternalSteps:
                 )
         return payloads, samples
 
-    def _count_dropped(self, has_step: Sequence[bool], num_samples: int) -> None:
+    def _count_dropped(self, has_step: Sequence[bool], num_samples: int, num_taken: int) -> None:
         """Count what this rank has and will not deliver, and tell of it."""
         self.num_dropped += num_samples
         if not any(has_step):
             return
         ended = [rank for rank, has in zip(self._communicator.ranks, has_step, strict=True) if not has]
         length = length_of(self._source)
-        behind = "" if length is None else f", and {length - self._num_taken} more steps of its source"
+        behind = "" if length is None else f", and {length - num_taken} more steps of its source"
         _log.warning(
             "the sources of ranks %s ended, so the epoch ends on all; rank %d drops a step of %d samples%s",
             ended,

@@ -75,9 +75,11 @@ def share_plans(
     message = communicator.broadcast(message, planner)
     if planned is not None:
         return planned
-    received = decode_tree(communicator, message)
+    with tell_failure(communicator):
+        received = decode_tree(communicator, message)
+        plans = tuple(_plan_of(tree) for tree in received["plans"])
     return Planned(
-        plans=tuple(_plan_of(tree) for tree in received["plans"]),
+        plans=plans,
         decisions=tuple(_decision(values) for values in received["decisions"]),
         loads_before=tuple(received["loads"][0]),
         loads_after=tuple(received["loads"][1]),

@@ -12,7 +12,7 @@ ever gets longer, and the search ends. Example, one meeting, limits aside:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -160,15 +160,12 @@ class _Search:
         return -max(looked_at, 1)
 
     def _bundles(self, cells: list[int], with_pairs: bool, most: int, *, with_none: bool) -> _Bundles:
-        members: list[tuple[int, int, int]] = []
-        for number in (number for cell in cells for number in self.bins[cell]):
-            items = self.items[number]
-            if with_none:
-                members.append((-1, -1, number))
-            members += [(item, -1, number) for item in items]
-            if with_pairs:
-                members += [(one, two, number) for one, two in combinations(items[:_MOST_PAIRED], 2)]
-        table = np.array(members, np.int64).reshape(-1, 3)
+        bins = [number for cell in cells for number in self.bins[cell]]
+        held = [self.items[number] for number in bins]
+        if with_pairs and max(map(len, held), default=0) > 1:
+            table = _with_pairs(bins, held, with_none)
+        else:
+            table = _singles(bins, held, with_none)
         if len(table) > most:
             table = table[np.linspace(0, len(table) - 1, most).astype(np.int64)]
         first, second = table[:, 0], table[:, 1]
@@ -236,3 +233,30 @@ class _Search:
         for number, items in enumerate(self.items):
             result[items] = number
         return result
+
+
+def _singles(bins: list[int], held: list[list[int]], with_none: bool) -> Int64Array:
+    """Return int64[k, 3], item, -1 and bin: bin after bin nothing, if `with_none`, and each of its items.
+
+    Example:
+        >>> _singles([4, 2], [[7], [5, 6]], True).tolist()
+        [[-1, -1, 4], [7, -1, 4], [-1, -1, 2], [5, -1, 2], [6, -1, 2]]
+    """
+    sizes = np.fromiter(map(len, held), np.int64, len(held))
+    before = np.arange(1, len(held) + 1) if with_none else np.zeros(len(held), np.int64)  # lines of nothing
+    table = np.full((int(sizes.sum()) + len(held) * with_none, 3), -1, np.int64)
+    items = np.fromiter(chain.from_iterable(held), np.int64, int(sizes.sum()))
+    table[np.arange(items.size) + np.repeat(before, sizes), 0] = items
+    table[:, 2] = np.repeat(np.array(bins, np.int64), sizes + with_none)
+    return table
+
+
+def _with_pairs(bins: list[int], held: list[list[int]], with_none: bool) -> Int64Array:
+    """Return the same with the pairs of each bin behind its items."""
+    members: list[tuple[int, int, int]] = []
+    for number, items in zip(bins, held, strict=True):
+        if with_none:
+            members.append((-1, -1, number))
+        members += [(item, -1, number) for item in items]
+        members += [(one, two, number) for one, two in combinations(items[:_MOST_PAIRED], 2)]
+    return np.array(members, np.int64).reshape(-1, 3)

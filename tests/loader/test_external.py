@@ -133,6 +133,26 @@ def test_a_source_with_a_length_says_what_is_behind_the_end(caplog: pytest.LogCa
     assert any(m.endswith("a step of 2 samples, and 1 more steps of its source") for m in caplog.messages)
 
 
+def test_after_a_resume_it_says_so_too(caplog: pytest.LogCaptureFixture) -> None:
+    class Sized(Resumable):
+        def __len__(self) -> int:
+            return len(self.steps)
+
+    def body(communicator: Communicator) -> int:
+        steps = [[[10], [10]]] * (3, 5)[communicator.rank]
+        with build(Sized(steps), communicator) as loader:
+            for _ in range(4):
+                next(loader)
+            state = loader.state_dict()
+        with build(Sized(steps), communicator) as loader:
+            loader.load_state_dict(state)
+            return len(list(loader))
+
+    with caplog.at_level(logging.WARNING, logger="dcpack"):
+        assert on_ranks(2, body) == [2, 2]
+    assert any(m.endswith("a step of 2 samples, and 1 more steps of its source") for m in caplog.messages)
+
+
 def test_a_lone_stop_is_an_error_on_the_others() -> None:
     def body(communicator: Communicator) -> int:
         count = 0
