@@ -33,7 +33,7 @@ def check_amount(name: str, value: Any) -> float:
     """Return `value` as a float that is finite and at least 0.
 
     Example:
-        >>> check_amount("llm", np.float32(2))
+        >>> check_amount("llm", 2)
         2.0
     """
     return as_real(name, value)

@@ -134,7 +134,7 @@ def test_what_a_policy_may_not_do_is_refused(rows: Any, text: str) -> None:
 def test_objectives_are_finite(value: Any) -> None:
     policy = Swap()
     policy.objective = lambda rank_costs: value
-    with pytest.raises(ArgumentError, match="objective must be finite and at least 0"):
+    with pytest.raises(ArgumentError, match="objective must be a finite number of at least 0"):
         plan_window(window(), choose_policy(None, policy, 2))
 
 
