@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from dcpack_jax.board import Board
+from fake_time import until
 
 from dcpack.errors import PeerError
 
@@ -68,7 +69,7 @@ def missing(members: list[int]) -> PeerError:
     return PeerError(f"{members} did not come", rank=10 + members[0])
 
 
-def soon(seconds: float = 20.0) -> float:
+def soon(seconds: float = 60.0) -> float:
     return time.monotonic() + seconds
 
 
@@ -90,7 +91,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     return results
 
 
@@ -131,6 +132,13 @@ def test_who_does_not_come_is_named_to_all_and_to_the_late() -> None:
     service = Service()
     members = boards(service)
     past = time.monotonic() - 1.0
+    wait = service.blocking_key_value_get_bytes
+
+    def wait_for_both(key: str, wait_ms: int) -> bytes:
+        until(lambda: len(service.key_value_dir_get_bytes("group/0/from/")) >= 2)
+        return wait(key, wait_ms)
+
+    service.blocking_key_value_get_bytes = wait_for_both
     found = together([exchange(members[0], b"a", past), exchange(members[2], b"c", past)])
     assert [(str(error), error.rank) for error in found] == [("[1] did not come", 11)] * 2
     # The late one is the last to bring its message: a success for it alone would leave it a call ahead.

@@ -13,6 +13,7 @@ from fake_time import until
 import dcpack
 from dcpack import DistributedDataLoader, build_distributed_dataloader
 from dcpack.comm import Communicator
+from dcpack.loader import ahead
 from dcpack.loader.ahead import _WorkThread
 
 from loader_helpers import LENGTHS, Numbered, Texts, config, describe, domain, on_ranks, sampler, settings  # isort: skip
@@ -271,8 +272,9 @@ def test_a_closed_loader_says_so_whatever_is_asked() -> None:
 
 
 @pytest.mark.parametrize("with_error", [True, False])
-def test_closing_while_another_thread_waits_for_a_batch(with_error: bool) -> None:
+def test_closing_while_another_thread_waits_for_a_batch(with_error: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the handler of a signal does, too: what the waiting one gets says that the loader was closed."""
+    monkeypatch.setattr(ahead, "_GRACE_S", 60.0)
     gate, is_inside = threading.Event(), threading.Event()
 
     class Slow(Numbered):
@@ -287,11 +289,14 @@ def test_closing_while_another_thread_waits_for_a_batch(with_error: bool) -> Non
         Slow(), domain(1), config(local_batch_size=6), metadata_fn=describe, batch_sampler=sampler()
     )
 
+    maker: Any = loader._maker
+    stages = maker.stages
+
     def close() -> None:
         assert is_inside.wait(60)
         closing = threading.Thread(target=loader.close)
         closing.start()
-        until(lambda: loader._ending.is_closed)
+        until(stages._stopped.is_set)
         gate.set()
         closing.join()
 
