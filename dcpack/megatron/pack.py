@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import as_array, as_lengths, check_int, check_kinds, list_offenders
+from dcpack._checks import Int64Array, as_array, as_lengths, check_int, check_kinds, list_offenders
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.exchange import NEUTRAL_VALUES
 from dcpack.layout import MAX_OFFSET, packed_offsets, padding_mask, scatter_real
@@ -70,7 +70,7 @@ def pack_sequences(
         raise ArgumentError("samples must hold at least one sequence")
     real, own_padded = ([length_of(f"samples[{i}]", s, key) for i, s in enumerate(samples)] for key in LENGTH_KEYS)
     lengths = np.array(real, np.int64)
-    offsets = packed_offsets(lengths, own_padded if padded_lengths is None else padded_lengths)
+    offsets = packed_offsets(lengths, _padded_lengths_of(real, own_padded, padded_lengths))
     end = int(offsets.cu_seqlens_padded[-1])
     size = end if num_slots is None else check_int("num_slots", num_slots, minimum=end, maximum=MAX_OFFSET)
     mask = np.ones(size, np.bool_)
@@ -92,6 +92,20 @@ def pack_sequences(
         "num_slots": size,
         "padding_mask": mask,
     }
+
+
+def _padded_lengths_of(real: Sequence[int], own: Sequence[int], given: Any) -> Int64Array:
+    """Return what each sample is padded to in the row: as `given`, or as it came."""
+    pairs = enumerate(zip(real, own, strict=True))
+    if wrong := [f"samples[{i}] has {n}, padded_seq_len {padded}" for i, (n, padded) in pairs if n > padded]:
+        raise ArgumentError(f"original_seq_len must be at most padded_seq_len: {list_offenders(wrong)}")
+    padded_lengths = as_lengths("padded_lengths", own if given is None else given)
+    if padded_lengths.size != len(real):
+        raise ArgumentError(f"padded_lengths must be one for each of {len(real)} samples, got {padded_lengths.size}")
+    pairs = enumerate(zip(real, padded_lengths.tolist(), strict=True))
+    if wrong := [f"padded_lengths[{i}] = {padded}, samples[{i}] has {n}" for i, (n, padded) in pairs if n > padded]:
+        raise ArgumentError(f"padded_lengths must be at least original_seq_len: {list_offenders(wrong)}")
+    return padded_lengths
 
 
 def _is_per_token(name: str, samples: Sequence[Mapping[str, Any]], padded: Sequence[int]) -> bool:

@@ -194,6 +194,8 @@ def _prepare(index: int, sample: Mapping[str, Any], to_host: Callable[[Any], Any
     check_kinds(**{f"samples[{index}]": (sample, Mapping)})
     fields = {name: as_array(f"samples[{index}][{name!r}]", to_host(values)) for name, values in sample.items()}
     real, padded = (length_of(f"samples[{index}]", fields, name) for name in LENGTH_KEYS)
+    if real > padded:
+        raise ArgumentError(f"samples[{index}]: original_seq_len {real} must be at most padded_seq_len {padded}")
     standard = [name for name in (*FIRST_STAGE_FIELDS, *LAST_STAGE_FIELDS) if name in fields]
     if wrong := [f"{name} {list(fields[name].shape)}" for name in standard if fields[name].shape != (padded,)]:
         raise ArgumentError(f"samples[{index}] has {padded} tokens with padding, but {list_offenders(wrong)}")

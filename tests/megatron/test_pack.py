@@ -105,7 +105,7 @@ def test_fields_that_are_not_per_token_go_with_their_sequence() -> None:
     ("samples", "options", "text"),
     [
         ([], {}, "samples must hold at least one sequence"),
-        ([sample(1, 4)], {"padded_lengths": [3]}, "sequence 0 has 4 tokens padded to 3"),
+        ([sample(1, 4)], {"padded_lengths": [3]}, "padded_lengths.0. = 3, samples.0. has 4"),
         ([sample(1, 4)], {"num_slots": 3}, "num_slots must be from 4 to 2147483647, got 3"),
         ([sample(1, 4)], {"cp_rank": 1}, "cp_rank must be from 0 to 0, got 1"),
         (
@@ -352,3 +352,15 @@ def test_unpacked_parts_can_be_packed_again() -> None:
     assert again["cu_seqlens"].tolist() == [0, 2, 5]
     assert again["cu_seqlens_padded"].tolist() == [0, 4, 9]
     assert again["tokens"].tolist() == [0, 1, 0, 0, 4, 5, 6, 0, 0]
+
+
+def test_a_sample_of_more_tokens_than_it_is_padded_to_is_named() -> None:
+    samples = [sample(0, 2, 4), sample(1, 7, 6), sample(2, 9, 8)]
+    for given in (None, [8, 8, 16]):
+        with pytest.raises(ArgumentError, match=r"samples\[1\] has 7, padded_seq_len 6, samples\[2\] has 9, .* 8$"):
+            pack_sequences(samples, padded_lengths=given)
+    with pytest.raises(ArgumentError, match="padded_lengths must be one for each of 1 samples, got 3"):
+        pack_sequences(samples[:1], padded_lengths=[4, 4, 4])
+    with pytest.raises(PeerError, match=r"samples\[1\]: original_seq_len 7 must be at most padded_seq_len 6"):
+        plan = dcpack.plan([4, 6], num_ranks=1, capacity=16)
+        dcpack.run_ranks(1, lambda c: reroute_samples(c, samples[:2], [0, 1], plan))
