@@ -52,7 +52,7 @@ def valid_token_mask(labels: Any, loss_mask: Any = None) -> npt.NDArray[np.bool_
     try:
         mask = np.asarray(loss_mask)
         mask = mask.astype(np.float32) if mask.dtype.kind == "V" else mask  # bfloat16 and the like
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that wants gradients
         raise ArgumentError(f"loss_mask must be an array of numbers: {error}") from error
     if mask.dtype.kind not in "biuf":
         raise ArgumentError(f"loss_mask must hold numbers, got dtype {mask.dtype}")

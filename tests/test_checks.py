@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dcpack._checks import as_lengths, check_choice, check_flag, check_flags, check_int, frozen, list_offenders
+from dcpack._checks import (
+    as_array,
+    as_costs,
+    as_integers,
+    as_lengths,
+    as_real,
+    check_choice,
+    check_flag,
+    check_flags,
+    check_int,
+    check_kinds,
+    frozen,
+    list_offenders,
+)
 from dcpack.errors import ArgumentError
 
 
@@ -118,3 +133,51 @@ def test_a_flag_is_true_or_false() -> None:
         ArgumentError, match=r"^a must be True or False, got 0 \(int\); b must be True or False, got None"
     ):
         check_flags(a=0, b=None)
+
+
+def test_masked_arrays_are_refused_where_values_are_masked() -> None:
+    plain = np.ma.array([3, 5])
+    assert as_lengths("lengths", plain).tolist() == [3, 5]
+    masked = np.ma.array([3, 5], mask=[False, True])
+    for check in (as_lengths, as_costs, as_integers, as_array):
+        with pytest.raises(ArgumentError, match=r"^lengths must be an? .*array.*, got a masked one"):
+            check("lengths", masked)
+
+
+def test_what_is_iterated_only_once_is_named() -> None:
+    for wrong, kind in (((n for n in (3, 1)), "generator"), (map(int, "31"), "map"), ({3: 1}.keys(), "dict_keys")):
+        with pytest.raises(ArgumentError, match=rf"^lengths must be one-dimensional, got shape \(\): .* \({kind}\)$"):
+            as_lengths("lengths", wrong)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_errors_are_short_whatever_the_value_is() -> None:
+    for value in (list(range(10**5)), "x" * 10**5, np.zeros(10**5), 10**2000, Unprintable()):
+        for check in (
+            lambda x: check_int("n", [x], minimum=0),
+            lambda x: check_choice("n", x, ["a"]),
+            lambda x: as_real("n", [x]),
+            lambda x: check_flag("n", x),
+            lambda x: check_kinds(n=(x, bytes)),
+        ):
+            with pytest.raises(ArgumentError, match=r"^n must be") as caught:
+                check(value)
+            assert len(str(caught.value)) < 400
+
+
+def test_a_real_number_is_finite_and_within_its_bounds() -> None:
+    for value, number in ((3, 3.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25), (-0.0, 0.0)):
+        assert as_real("n", value) == number
+        assert type(as_real("n", value)) is float
+    for wrong in (True, np.True_, "3", None, Decimal(3), 3j, [3.0], np.array(3.0), float("nan"), float("inf"), 10**400):
+        with pytest.raises(ArgumentError, match=r"^n must be a finite number of at least 0, got "):
+            as_real("n", wrong)
+    assert as_real("n", 1, maximum=1) == 1
+    with pytest.raises(ArgumentError, match=r"^n must be a finite number of at least 0 and below 1, got 1$"):
+        as_real("n", 1, below=1)
+    with pytest.raises(ArgumentError, match=r"^n must be a finite number above 0 and at most 2, got 3$"):
+        as_real("n", 3, positive=True, maximum=2)

@@ -166,7 +166,7 @@ def _of_units(**changed: Any) -> dict[str, Any]:
             r"segment_ids must have shape \(3,\) and at most 2 sequences, got \(3,\) and 3",
         ),
         (_of_units(segment_ids=[1, -1, 2]), r"segment_ids must be at least 0: segment_ids\[1\] = -1"),
-        (_of_units(segment_ids=[1.0, 1.0, 2.0]), "segment_ids must hold integers, got dtype float64"),
+        (_of_units(segment_ids=[1.0, 1.0, 2.0]), r"segment_ids must hold integers, got dtype float64: .*"),
         (_of_units(segment_ids=[0, 1, 0]), r"valid tokens in padding: slots \[0, 2\]"),
         (
             _of_units(sequence_valid_tokens=[2, 0]),

@@ -162,9 +162,22 @@ class TorchKind(ArrayKind):
         """Return whether it is a tensor."""
         return self.is_loaded and isinstance(array, self._torch.Tensor)
 
+    def num_rows(self, column: Any) -> int:
+        """Return the first dim; rows can be cut out of dense tensors alone."""
+        names = ("nested", "sparse", "quantised")
+        is_so = (column.is_nested, column.layout is not self._torch.strided, column.is_quantized)
+        if odd := [name for name, flag in zip(names, is_so, strict=True) if flag]:
+            raise ArgumentError(f"a tensor must be dense, got a {odd[0]} one of {column.dtype}")
+        return super().num_rows(column)
+
     def take(self, column: Any, rows: Int64Array) -> Any:
         """Return the rows of these numbers."""
-        return column.index_select(0, self._torch.from_numpy(np.array(rows)).to(column.device))
+        index = self._torch.from_numpy(np.array(rows)).to(column.device)
+        name = str(column.dtype).removeprefix("torch.")
+        if name not in ("uint16", "uint32", "uint64"):
+            return column.index_select(0, index)
+        signed = column.view(getattr(self._torch, name[1:]))  # torch does not pick rows of these
+        return signed.index_select(0, index).view(column.dtype)
 
     def to_host(self, column: Any) -> npt.ArrayLike:
         """Return a NumPy array, of the same memory where the tensor lies on the CPU."""

@@ -37,9 +37,13 @@ class PackedColumn:
     def __init__(self, values: Any, offsets: npt.ArrayLike) -> None:
         self.values = values
         self.offsets: Int64Array = as_lengths("offsets", offsets)
-        if array_kind_of(values) is None or values.ndim == 0:
+        kind = array_kind_of(values)
+        if kind is None:
             raise ArgumentError(f"values must be an array of at least one dim, got {type(values).__name__}")
-        num_items = int(values.shape[0])
+        try:
+            num_items = kind.num_rows(values)
+        except ArgumentError as error:
+            raise ArgumentError(f"values must be an array of at least one dim: {error}") from error
         ends = (self.offsets[0], self.offsets[-1]) if self.offsets.size else None
         if ends != (0, num_items) or np.any(np.diff(self.offsets) < 0):
             raise ArgumentError(f"offsets must rise from 0 to the {num_items} items, got {self.offsets.tolist()}")

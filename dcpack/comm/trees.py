@@ -240,7 +240,7 @@ class _Writer:
         if isinstance(tree, Mapping):
             items = [self._item(key, value, path) for key, value in cast(Mapping[Any, Any], tree).items()]
             return f'{{"dict":[{",".join(items)}]}}'
-        if hasattr(tree, "dtype") and hasattr(tree, "shape"):
+        if _is_array(tree, path):
             return self._array("scalar" if isinstance(tree, np.generic) else "array", tree, path)
         raise ArgumentError(
             f"{_place(path)} is of type {kind.__name__}, which cannot be sent: dicts with str keys, lists, plain "
@@ -266,6 +266,13 @@ class _Writer:
         data, dtype, shape = (self.communicator._host_bytes if on_host else self.communicator.to_wire)(array)
         self.parts.append(data)
         return len(data), dtype, shape
+
+
+def _is_array(tree: Any, path: _Path) -> bool:
+    try:
+        return hasattr(tree, "dtype") and hasattr(tree, "shape")
+    except RuntimeError as error:  # a nested tensor, which has no shape
+        raise ArgumentError(f"{_place(path)}: array cannot be sent: {error}") from error
 
 
 class _Sizer(_Writer):

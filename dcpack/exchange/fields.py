@@ -144,7 +144,7 @@ def _as_array(where: str, value: Any) -> npt.NDArray[Any]:
         array = np.asarray(value)
         wire_name(array.dtype)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that wants gradients
         raise ArgumentError(f"{where}: {error}") from error
     return array
 

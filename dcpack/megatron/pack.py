@@ -83,7 +83,10 @@ def pack_sequences(
     local_cp_size = check_int("local_cp_size", local_cp_size, minimum=1, maximum=MAX_CP_SIZE)
     return {
         **{name: _pack_field(name, samples, own_padded, lengths, slots, size, per_token[name]) for name in per_token},
-        "sample_fields": [{name: np.array(s[name]) for name in other if name in s} for s in samples],
+        "sample_fields": [
+            {name: as_array(f"samples[{i}][{name!r}]", s[name]).copy() for name in other if name in s}
+            for i, s in enumerate(samples)
+        ],
         "cu_seqlens": offsets.cu_seqlens,
         "cu_seqlens_padded": offsets.cu_seqlens_padded,
         "max_seqlen": offsets.max_seqlen,

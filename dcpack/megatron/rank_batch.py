@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dcpack._checks import Int64Array, check_choice, check_flags, check_int, check_kinds, list_offenders
+from dcpack._checks import Int64Array, as_array, check_choice, check_flags, check_int, check_kinds, list_offenders
 from dcpack.comm import broadcast_tree
 from dcpack.comm.guard import tell_failure
 from dcpack.errors import ArgumentError
@@ -189,7 +189,7 @@ def _take_next(data_iterator: Any, needs: StageNeeds, sharding: str) -> tuple[di
         return {"metadata": metadata, "fields": {}, "sample_fields": []}, index
     left_out = fields_left_out(needs)
     fields = {name: row[name] for name in row if name not in _NOT_PER_TOKEN and name not in left_out}
-    sliced = {name: np.take(np.asarray(values), index, axis=0) for name, values in fields.items()}
+    sliced = {name: np.take(as_array(f"the micro-batch's {name}", fields[name]), index, axis=0) for name in fields}
     sample_fields = copy.deepcopy(row.get("sample_fields", []))
     return {"metadata": metadata, "fields": sliced, "sample_fields": sample_fields}, index
 

@@ -190,9 +190,17 @@ def reroute_samples(
     return found
 
 
+def _on_host(where: str, values: Any, to_host: Callable[[Any], Any]) -> npt.NDArray[Any]:
+    try:
+        on_host = to_host(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{where} cannot be brought to the host: {error}") from error
+    return as_array(where, on_host)
+
+
 def _prepare(index: int, sample: Mapping[str, Any], to_host: Callable[[Any], Any]) -> PreparedSample:
     check_kinds(**{f"samples[{index}]": (sample, Mapping)})
-    fields = {name: as_array(f"samples[{index}][{name!r}]", to_host(values)) for name, values in sample.items()}
+    fields = {name: _on_host(f"samples[{index}][{name!r}]", values, to_host) for name, values in sample.items()}
     real, padded = (length_of(f"samples[{index}]", fields, name) for name in LENGTH_KEYS)
     if real > padded:
         raise ArgumentError(f"samples[{index}]: original_seq_len {real} must be at most padded_seq_len {padded}")

@@ -131,7 +131,7 @@ class LocalGain:
         self._check_reference_type()
         if self.costs is not None:
             integer_costs(self.costs)  # refuses what is no cost
-            object.__setattr__(self, "costs", frozen(np.array(self.costs)))
+            object.__setattr__(self, "costs", frozen(np.asarray(self.costs).copy()))
         gain = as_real("min_balance_gain", self.min_balance_gain, below=1)
         object.__setattr__(self, "min_balance_gain", gain)
         check_choice("objective", self.objective, OBJECTIVES)

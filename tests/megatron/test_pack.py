@@ -361,6 +361,6 @@ def test_a_sample_of_more_tokens_than_it_is_padded_to_is_named() -> None:
             pack_sequences(samples, padded_lengths=given)
     with pytest.raises(ArgumentError, match="padded_lengths must be one for each of 1 samples, got 3"):
         pack_sequences(samples[:1], padded_lengths=[4, 4, 4])
+    plan = dcpack.plan([4, 6], num_ranks=1, capacity=16)
     with pytest.raises(PeerError, match=r"samples\[1\]: original_seq_len 7 must be at most padded_seq_len 6"):
-        plan = dcpack.plan([4, 6], num_ranks=1, capacity=16)
         dcpack.run_ranks(1, lambda c: reroute_samples(c, samples[:2], [0, 1], plan))
