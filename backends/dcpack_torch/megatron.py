@@ -5,6 +5,7 @@ torch is imported here, Megatron-Core only where an object of one of its classes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,11 +73,13 @@ def groups_of(pg_collection: Any, *, deadline_s: float = 600.0) -> ParallelGroup
     """
     if missing := [name for name in _GROUP_NAMES if getattr(pg_collection, name, None) is None]:
         raise ArgumentError(f"pg_collection must have the groups {', '.join(_GROUP_NAMES)}; no {', '.join(missing)}")
-    made = {
-        name: TorchGlooBackend(group=getattr(pg_collection, name), deadline_s=deadline_s).world()
-        for name in _GROUP_NAMES
+    backends = {
+        name: TorchGlooBackend(group=getattr(pg_collection, name), deadline_s=deadline_s) for name in _GROUP_NAMES
     }
-    return ParallelGroups(**made)
+    with contextlib.ExitStack() as made:
+        groups = ParallelGroups(**{name: made.enter_context(each.world()) for name, each in backends.items()})
+        made.pop_all()  # all is well, so none is closed
+    return groups
 
 
 def options_from_config(config: Any, groups: ParallelGroups, **changes: Any) -> StepOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,4 +123,8 @@ def build_groups(world: Communicator, topology: Topology) -> ParallelGroups:
         if not np.array_equal(topology.process_of_rank, np.arange(topology.num_ranks)):
             raise ArgumentError("the mesh must have one rank a process")
     axes = {"tp": ("tp",), "pp": ("pp",), "dp": _DP_AXES, "dp_cp": (*_DP_AXES, "cp")}
-    return ParallelGroups(**{name: world.split(topology.groups(along)) for name, along in axes.items()})
+    with contextlib.ExitStack() as made:
+        groups = {name: made.enter_context(world.split(topology.groups(along))) for name, along in axes.items()}
+        found = ParallelGroups(**groups)
+        made.pop_all()  # all is well, so none is closed
+    return found

@@ -168,11 +168,13 @@ def wrap_data_iterator(
         iterator = pick_data_iterator(data_iterator, options.vpp_size)
         _check_iterator(iterator, groups, needs)
     found: _Own | _Rows | EndOfData | None = None
+    rows: list[MicroBatch] | None = None
     with _everywhere(groups):
         if groups.tp.rank == 0:
-            found = _run_pipeline(iterator, groups, options, needs, num_microbatches, to_host, to_device)
+            found = _run_pipeline(iterator, groups, options, needs, num_microbatches, to_host)
+            if not isinstance(found, EndOfData):  # moved when the other stages have been told, which takes the host's
+                rows = found.rows if to_device is None else [move_row(row, to_device) for row in found.rows]
     totals = _tell_totals(groups, found)
-    rows = None if found is None or isinstance(found, EndOfData) else found.rows
     return StepData(
         data_iterator=make_data_iterators(rows, needs, is_tp_first=groups.tp.rank == 0),
         totals=totals,
@@ -236,13 +238,12 @@ def _run_pipeline(
     needs: Sequence[StageNeeds],
     num_microbatches: int,
     to_host: Callable[[Any], Any],
-    to_device: Callable[[Any], Any] | None,
 ) -> _Own | _Rows | EndOfData:
     """Do the work of this stage and tell the other stages, or be told. Collective over the pipeline."""
     own: _Own | EndOfData | None = None
     with groups.pp.guard():
         if is_needed(needs):
-            own = _run_stage(iterator, groups, options, needs, num_microbatches, to_host, to_device)
+            own = _run_stage(iterator, groups, options, needs, num_microbatches, to_host)
     if groups.pp.size == 1:
         assert own is not None
         return own
@@ -250,8 +251,6 @@ def _run_pipeline(
     with groups.pp.guard():
         if own is not None:
             _check_same_totals(_message_of(own)[1], told)
-        elif to_device is not None:
-            rows = [move_row(row, to_device) for row in rows]
     if own is not None:
         return own
     if "num_items" in told:
@@ -285,7 +284,6 @@ def _run_stage(
     needs: Sequence[StageNeeds],
     num_microbatches: int,
     to_host: Callable[[Any], Any],
-    to_device: Callable[[Any], Any] | None,
 ) -> _Own | EndOfData:
     """Fetch, plan, move and pack. Collective over the DPxCP domain of this stage."""
     batch: GlobalBatch | None = None
@@ -312,9 +310,7 @@ def _run_stage(
     found = reroute_samples(groups.dp_cp, kept, batch.ids, plan, sharding=options.sharding, per_token=per_token)
     with groups.dp_cp.guard():
         ranks = groups.dp_cp.ranks
-        rows = build_packed_microbatches(
-            found, plan, groups.plan_rank, ranks=ranks, per_token=per_token, to_device=to_device
-        )
+        rows = build_packed_microbatches(found, plan, groups.plan_rank, ranks=ranks, per_token=per_token)
     return _Own(rows=rows, totals=_totals_of(batch, plan, global_valid), plan=plan)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
 
 import dcpack
 from dcpack.errors import ArgumentError, PeerError
-from dcpack.megatron import StepOptions, build_groups, pack_sequences
+from dcpack.megatron import StepOptions, build_groups, pack_sequences, wrap_data_iterator
 
 
 def all_cases(rank: int, size: int, scheduler: str) -> list[dict[str, Any]]:
@@ -48,6 +50,28 @@ def moving_and_failing(rank: int, size: int) -> list[dict[str, Any]]:
         jobs.move_and_fail(build_groups(world, mesh), lambda: pack_sequences([sample]), givers)
         for givers in ((0,), (1,), (0, 1))
     ]
+
+
+def lose_a_rank(rank: int, size: int, victim: int, moment: str) -> str:
+    """Take a step of which one rank disappears; say what the others hear."""
+    case = jobs.Case((1, 2, 1, 2), "dynamic_cp", 1)
+    world = TorchGlooBackend(deadline_s=3.0).world()
+    groups = build_groups(world, case.mesh)
+
+    def items() -> Iterator[Any]:
+        for item in jobs.items_of(case, groups.dp.rank):
+            if rank == victim and moment == "while it reads":
+                os._exit(0)
+            yield item
+
+    world.barrier()
+    if rank == victim and moment == "before the step":
+        os._exit(0)
+    try:
+        wrap_data_iterator(items(), groups, case.options, num_microbatches=jobs.NUM_ITEMS)
+    except PeerError as error:
+        return str(error).partition("\n")[0]
+    return "nothing was raised"
 
 
 # torch: process groups, tensors, tuples.

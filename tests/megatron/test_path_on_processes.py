@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,3 +41,14 @@ def test_a_fault_of_one_that_moves_arrays_reaches_peers_that_move_none(launch: C
         first = 2 * (rank // 2)
         assert [each["fault"] for each in seen] == [(first + bad, "MemoryError") for bad in (0, 1, 1)]
         assert [each["moved"] for each in seen] == [rank == first, rank > first, True]
+
+
+@pytest.mark.parametrize("moment", ["before the step", "while it reads"])
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_rank_that_is_lost_is_an_error_on_all_others(victim: int, moment: str, tmp_path: Path) -> None:
+    # Two stages of two data-parallel ranks; the victims share no group but the pipeline or the domain with one of them.
+    bodies = importlib.import_module("megatron_bodies")
+    torch_ranks = importlib.import_module("torch_ranks")
+    outcomes = torch_ranks.launch(4, bodies.lose_a_rank, victim, moment, folder=tmp_path, deadline_s=60.0, stay=True)
+    heard = [outcome.result for rank, outcome in enumerate(outcomes) if rank != victim]
+    assert all(f"rank {victim} " in text or f"lost rank {victim}" in text for text in heard), heard

@@ -227,6 +227,28 @@ class _OneSize:
         raise AssertionError("nothing is planned here")
 
 
+@pytest.mark.parametrize("num_made", [0, 1, 2, 3])
+def test_groups_that_were_made_before_one_failed_are_closed(num_made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = dcpack.Topology(axes=("dp", "tp"), sizes=(2, 2))
+
+    def fn(world: dcpack.Communicator) -> list[bool]:
+        made: list[dcpack.Communicator] = []
+        split = world.split
+
+        def short_of_groups(partition: Any) -> dcpack.Communicator:
+            if len(made) == num_made:
+                raise PeerError("6 communicators are open, and max_groups is 6")
+            made.append(split(partition))
+            return made[-1]
+
+        monkeypatch.setattr(world, "split", short_of_groups)
+        with pytest.raises(PeerError, match="max_groups"):
+            build_groups(world, mesh)
+        return [communicator._closed for communicator in made]
+
+    assert dcpack.run_ranks(4, fn) == [[True] * num_made] * 4
+
+
 def test_whether_the_cp_size_is_static_is_what_the_scheduler_takes() -> None:
     static = [name for name in SCHEDULERS if StepOptions(capacity=8, scheduler=name).is_static]
     assert sorted(static) == ["balanced", "in_order", "local_gain"]

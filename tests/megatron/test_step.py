@@ -252,6 +252,69 @@ def test_too_few_sequences_get_dummies_where_asked_for() -> None:
             assert found[0].totals.num_microbatches == 1
 
 
+class OnDevice:
+    """An array where only its device can reach it: no message takes it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+
+def arrays_in(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [array for each in value.values() for array in arrays_in(each)]
+    if isinstance(value, list):
+        return [array for each in value for array in arrays_in(each)]
+    return [value] if isinstance(value, np.ndarray | OnDevice) else []
+
+
+@pytest.mark.parametrize("vpp_size", [1, 2])
+def test_micro_batches_are_moved_on_every_stage_and_told_before(vpp_size: int) -> None:
+    mesh = dcpack.Topology(axes=("pp", "tp"), sizes=(3, 2))
+    options = StepOptions(capacity=32, tp_size=2, pp_size=3, vpp_size=vpp_size)
+
+    def fn(world: dcpack.Communicator) -> Any:
+        groups = build_groups(world, mesh)
+        items = iter([[sample(n, image=np.zeros(3)) for n in (9, 5, 8, 4)]]) if has_data(groups) else None
+        source = items if vpp_size == 1 else [items] + [None] * (vpp_size - 1)
+        step = wrap_data_iterator(source, groups, options, num_microbatches=1, to_device=OnDevice)
+        stages = step.data_iterator if vpp_size > 1 else [step.data_iterator]
+        return [[] if rows is None else list(rows) for rows in stages]
+
+    found = dcpack.run_ranks(6, fn, deadline_s=10.0)
+    for rank, stages in enumerate(found):
+        for rows in stages:
+            assert (len(rows) > 0) == (rank % 2 == 0)
+            for row in rows:
+                arrays = arrays_in(row)
+                assert {type(array) for array in arrays} == {OnDevice}
+                assert len(arrays) == len({id(array.array) for array in arrays}) >= 2
+                assert (row["cu_seqlens"].array.dtype, type(row["max_seqlen"])) == (np.int32, int)
+    # The middle stage has the offsets of the first.
+    offsets = [[row["cu_seqlens"].array.tolist() for row in found[rank][0]] for rank in (0, 2, 4)]
+    assert offsets[0] == offsets[1] == offsets[2]
+
+
+def test_a_rank_that_cannot_move_its_micro_batches_is_told_to_all() -> None:
+    mesh = dcpack.Topology(axes=("pp", "dp"), sizes=(3, 2))
+    options = StepOptions(capacity=32, pp_size=3)
+
+    def fn(world: dcpack.Communicator) -> Any:
+        groups = build_groups(world, mesh)
+
+        def to_device(array: Any) -> Any:
+            if world.rank == 3:  # of the middle stage
+                raise MemoryError("no room")
+            return array
+
+        items = iter([[sample(9), sample(5)]]) if has_data(groups) else None
+        try:
+            wrap_data_iterator(items, groups, options, num_microbatches=1, to_device=to_device)
+        except PeerError as error:
+            return error.rank, error.cause
+
+    assert dcpack.run_ranks(6, fn, deadline_s=10.0) == [(3, "MemoryError")] * 6
+
+
 def test_steps_follow_one_another() -> None:
     mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
     options = StepOptions(capacity=16)

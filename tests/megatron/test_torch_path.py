@@ -19,7 +19,7 @@ from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
 from torch.nn.attention.varlen import varlen_attn
 
 import dcpack
-from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.errors import ArgumentError, InfeasibleError, PeerError
 from dcpack.export import packed_seq_params, torch_varlen
 from dcpack.layout import packed_offsets
 from dcpack.megatron import ParallelGroups, StepOptions
@@ -202,6 +202,25 @@ def test_a_configuration_must_have_a_capacity(config: Any) -> None:
 def test_a_collection_must_have_its_groups() -> None:
     with pytest.raises(ArgumentError, match="must have the groups tp, pp, dp, dp_cp; no pp, dp_cp"):
         groups_of(SimpleNamespace(tp=1, dp=2, pp=None))
+
+
+def test_groups_that_were_made_before_one_failed_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds: list[Any] = []
+
+    class Backend:
+        def __init__(self, *, group: str, deadline_s: float) -> None:
+            self.group = group
+
+        def world(self) -> Any:
+            if self.group == "dp":
+                raise PeerError("rank 3 did not start within 600 s", rank=3)
+            worlds.append(TorchGlooBackend().world())
+            return worlds[-1]
+
+    monkeypatch.setattr("dcpack_torch.megatron.TorchGlooBackend", Backend)
+    with pytest.raises(PeerError, match="rank 3 did not start"):
+        groups_of(SimpleNamespace(tp="tp", pp="pp", dp="dp", dp_cp="dp_cp"))
+    assert [world._closed for world in worlds] == [True, True]
 
 
 @dataclass
