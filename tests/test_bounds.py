@@ -130,7 +130,7 @@ def test_balance_bound_names_bad_arguments() -> None:
         balance_lower_bound([-1.0, 0.0, float("nan"), float("inf")], 2)
     with pytest.raises(ArgumentError, match=r"costs must be one-dimensional, got shape \(1, 1\)"):
         balance_lower_bound([[1]], 2)
-    with pytest.raises(ArgumentError, match="costs must hold integers or floats, got dtype bool"):
+    with pytest.raises(ArgumentError, match="costs must hold numbers, got bools"):
         balance_lower_bound([True], 2)
 
 
