@@ -68,7 +68,8 @@ def check_deadline(value: Any) -> float:
         >>> check_deadline(-1)
         Traceback (most recent call last):
         ...
-        dcpack.errors.ArgumentError: deadline_s must be a finite number of seconds above 0, got -1
+        dcpack.errors.ArgumentError: deadline_s must be a finite number of seconds above 0 and at most 1e+09, \
+got -1
     """
     return as_real("deadline_s", value, positive=True, maximum=MAX_DEADLINE_S, what="number of seconds")
 
