@@ -298,13 +298,13 @@ def _run_stage(
             end = error
         if batch is not None:
             samples = [complete_sample(sample) for sample in batch.samples]
-    global_valid = _check_same_data(groups, batch, samples)
+    left_out = set.intersection(*(fields_left_out(stage) for stage in needs))
+    global_valid = _check_same_data(groups, batch, samples, left_out)
     if batch is None:
         assert end is not None
         return end
     with groups.dp_cp.guard():
         plan = plan_step(batch.padded_lengths, options, num_ranks=groups.dp_cp.size)
-        left_out = set.intersection(*(fields_left_out(stage) for stage in needs))
         kept = [{name: values for name, values in sample.items() if name not in left_out} for sample in samples]
     per_token = per_token_fields(groups.dp_cp, kept)
     found = reroute_samples(groups.dp_cp, kept, batch.ids, plan, sharding=options.sharding, per_token=per_token)
@@ -314,18 +314,27 @@ def _run_stage(
     return _Own(rows=rows, totals=_totals_of(batch, plan, global_valid), plan=plan)
 
 
-def _check_same_data(groups: ParallelGroups, batch: GlobalBatch | None, samples: Sequence[Sample]) -> int:
+def _check_same_data(
+    groups: ParallelGroups, batch: GlobalBatch | None, samples: Sequence[Sample], left_out: set[str]
+) -> int:
     """Return the valid tokens of the step, after making sure that CP ranks of one data-parallel rank read the same.
 
     Raises:
         PeerError: labels or a loss mask do not fit their sequence; on every rank.
-        ArgumentError: they read other lengths, or labels of which others count; on every rank.
+        ArgumentError: they read other lengths, or labels of which others count, or ranks do without other fields, which
+            would be neutral where others compute on them; on every rank.
     """
     text = b"end" if batch is None else batch.lengths.tobytes() + batch.padded_lengths.tobytes()
     digest = int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
     with groups.dp_cp.guard():
         valid = sum(_num_valid(sample) for sample in samples)
-    parts = np.stack(groups.dp_cp.all_gather(np.array([groups.dp.rank, valid, digest])))
+    needs = int("labels" not in left_out) + 2 * int("tokens" not in left_out)
+    parts = np.stack(groups.dp_cp.all_gather(np.array([groups.dp.rank, valid, digest, needs])))
+    if differ := np.flatnonzero(parts[:, 3] != parts[0, 3]).tolist():
+        listed = list_offenders([f"rank {groups.dp_cp.ranks[p]}" for p in differ])
+        raise ArgumentError(
+            f"all data-parallel ranks of a stage must hold the same MTP layers; other than the first: {listed}"
+        )
     _, first, place = np.unique(parts[:, 0], return_index=True, return_inverse=True)
     same = (parts[:, 1] == parts[first[place], 1]) & (parts[:, 2] == parts[0, 2])
     if not same.all():

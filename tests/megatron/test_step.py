@@ -315,6 +315,27 @@ def test_a_rank_that_cannot_move_its_micro_batches_is_told_to_all() -> None:
     assert dcpack.run_ranks(6, fn, deadline_s=10.0) == [(3, "MemoryError")] * 6
 
 
+def test_stages_that_differ_in_mtp_between_data_parallel_ranks_are_an_error_on_all() -> None:
+    # The sequences that come from a rank without MTP layers would have no labels, and count in no loss.
+    mesh = dcpack.Topology(axes=("pp", "dp"), sizes=(2, 2))
+    options = StepOptions(capacity=32, pp_size=2)
+
+    def fn(world: dcpack.Communicator) -> str:
+        groups = build_groups(world, mesh)
+        with pytest.raises(PeerError) as caught:
+            wrap_data_iterator(
+                iter([[sample(9), sample(5)]]),
+                groups,
+                options,
+                num_microbatches=1,
+                mtp_stages=(0,) if world.rank == 1 else (),
+            )
+        return str(caught.value)
+
+    for text in dcpack.run_ranks(4, fn, deadline_s=10.0):
+        assert "all data-parallel ranks of a stage must hold the same MTP layers; other than the first: rank 1" in text
+
+
 def test_steps_follow_one_another() -> None:
     mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
     options = StepOptions(capacity=16)
