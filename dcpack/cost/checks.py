@@ -1,14 +1,17 @@
-"""Checks of real numbers that the cost models share."""
+"""Checks that the cost models share, and of what a cost model returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dcpack._checks import Int64Array, as_integers, list_offenders
+import numpy as np
+
+from dcpack._checks import Int64Array, as_integers, check_int, list_offenders, shorten
+from dcpack.cost.base import CostModel
 from dcpack.errors import ArgumentError
 
-__all__ = ["as_token_counts", "check_keys"]
+__all__ = ["as_token_counts", "check_keys", "try_cost"]
 
 
 def as_token_counts(name: str, values: Any) -> Int64Array:
@@ -42,3 +45,40 @@ def check_keys(name: str, value: Any, known: Iterable[str]) -> dict[str, Any]:
         listed = ", ".join(map(repr, options))
         raise ArgumentError(f"{name} has unknown keys {list_offenders(unknown)}; known are {listed}")
     return dict(value)
+
+
+def try_cost(cost: CostModel) -> None:
+    """Raise unless the columns and the times of two short sequences, each in a bin of its own, are what they must be.
+
+    A model of a user may return anything; what it returns for two sequences is looked at before thousands are planned.
+
+    Raises:
+        ArgumentError: says what was returned.
+
+    Example:
+        >>> from dcpack.cost import QuadraticCost
+        >>> class InALoop(QuadraticCost):
+        ...     def bin_time(self, column_sums, cp_size, crosses_node):
+        ...         return column_sums[:, 0].tolist()
+        >>> try_cost(InALoop())
+        Traceback (most recent call last):
+        ...
+        dcpack.errors.ArgumentError: cost.bin_time must return an array of 2 finite numbers of at least 0 for 2 bins, \
+got [1.0, 4.0] (list)
+    """
+    columns = cost.columns(np.array([1, 2]))
+    if not _is_numbers(columns) or columns.ndim != 2 or columns.shape[0] != 2:
+        raise ArgumentError(
+            f"cost.columns must return an array [2, k] of numbers for 2 lengths, got {shorten(columns)}"
+        )
+    times = cost.bin_time(columns, np.ones(2, np.int64), np.zeros(2, np.bool_))
+    if not _is_numbers(times) or times.shape != (2,) or not np.isfinite(times).all() or times.min() < 0:
+        raise ArgumentError(
+            f"cost.bin_time must return an array of 2 finite numbers of at least 0 for 2 bins, got {shorten(times)}"
+        )
+    if cost.node_size is not None:
+        check_int("cost.node_size", cost.node_size, minimum=1)
+
+
+def _is_numbers(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "iuf"

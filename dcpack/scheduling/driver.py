@@ -12,6 +12,7 @@ from dcpack._checks import as_lengths, check_choice, check_cost, check_flag, che
 from dcpack._plan_faults import refuse_huge_bins
 from dcpack.bounds import step_bounds
 from dcpack.cost import CostModel
+from dcpack.cost.checks import try_cost
 from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.layout import MAX_OFFSET
 from dcpack.packing.overlong import OVERLONG_POLICIES, Pieces, apply_overlong
@@ -114,6 +115,7 @@ def make_plan(
     if max_sequences is not None:
         max_sequences = min(check_int("max_sequences", max_sequences, minimum=1), MAX_OFFSET)  # no bin holds more
     check_cost(cost)
+    try_cost(cost)
     check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
     tied = {"budgets": budgets, "groups": groups, "max_displacement": max_displacement, "effort": effort}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from hostile_calls import VALUES, Call
 
 import dcpack
@@ -73,7 +74,23 @@ def in_local_gain(value: Any) -> dcpack.Plan:
     return plan(scheduling.LocalGain(reference=Own(returned=[value])))
 
 
+class OwnCost:
+    """A cost model of a user."""
+
+    unit = "s"
+
+    def __init__(self, node_size: Any) -> None:
+        self.node_size = node_size
+
+    def columns(self, padded_lengths: Any) -> Any:
+        return padded_lengths[:, np.newaxis] * 1.0
+
+    def bin_time(self, column_sums: Any, cp_size: Any, crosses_node: Any) -> Any:
+        return column_sums[:, 0] / cp_size
+
+
 CALLS = {
+    "make_plan node_size": Call(lambda value: plan("in_order", cost=OwnCost(node_size=value)), lambda: {"value": 8}),
     "get_scheduler": Call(scheduling.get_scheduler, lambda: {"scheduler": "balanced"}),
     "make_plan": Call(
         scheduling.make_plan,
@@ -164,6 +181,7 @@ LEFT_OUT = {
 
 # What of the values has a meaning there.
 TAKES = {
+    "make_plan node_size.value": "none, huge, number of an enum",
     "make_plan.lengths": "list",
     "make_plan.max_cp_size": "none, huge",
     "make_plan.padding": "none",

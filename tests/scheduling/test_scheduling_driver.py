@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 import dcpack
-from dcpack.errors import InfeasibleError
+from dcpack.errors import ArgumentError, InfeasibleError
 from dcpack.padding import PaddingRule
 from dcpack.scheduling import ON_EMPTY, SCHEDULERS, get_scheduler
 
@@ -68,3 +71,38 @@ def test_pieces_of_cut_sequences_keep_their_places() -> None:
     parts = sorted(zip(plan.sequence_ids.tolist(), plan.starts.tolist(), plan.entry_lengths.tolist(), strict=True))
     assert parts == [(0, 0, 100), (0, 100, 100), (0, 200, 50), (1, 0, 30)]
     assert plan.dropped.tolist() == [0, 0]
+
+
+class Slow:
+    """A cost model of a user: a second a token."""
+
+    node_size = None
+    unit = "s"
+
+    def columns(self, padded_lengths: np.ndarray) -> Any:
+        return padded_lengths[:, np.newaxis] * 1.0
+
+    def bin_time(self, column_sums: np.ndarray, cp_size: np.ndarray, crosses_node: np.ndarray) -> Any:
+        del crosses_node
+        return column_sums[:, 0] / cp_size
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "text"),
+    [
+        ("columns", [[1.0], [2.0]], r"cost\.columns must return an array \[2, k\] of numbers for 2 lengths, got "),
+        ("columns", np.ones(2), r"cost\.columns must return "),
+        ("columns", np.ones((2, 1), np.object_), r"cost\.columns must return "),
+        ("bin_time", [1.0, 2.0], r"cost\.bin_time must return an array of 2 finite numbers of at least 0 for 2 bins"),
+        ("bin_time", 3.0, r"cost\.bin_time must return "),
+        ("bin_time", np.array([1.0, np.nan]), r"cost\.bin_time must return "),
+        ("bin_time", np.array([1.0, -1.0]), r"cost\.bin_time must return "),
+        ("bin_time", np.array([1.0, 2.0, 3.0]), r"cost\.bin_time must return "),
+    ],
+)
+def test_a_cost_model_that_returns_something_else_is_named(method: str, returned: Any, text: str) -> None:
+    cost = Slow()
+    assert dcpack.plan([3, 2], num_ranks=1, capacity=5, cost=cost).simulate(cost) == 5.0
+    setattr(cost, method, lambda *arguments: returned)
+    with pytest.raises(ArgumentError, match=text):
+        dcpack.plan([3, 2], num_ranks=1, capacity=5, cost=cost)
