@@ -49,6 +49,6 @@ def test_a_rank_that_is_lost_is_an_error_on_all_others(victim: int, moment: str,
     # Two stages of two data-parallel ranks; the victims share no group but the pipeline or the domain with one of them.
     bodies = importlib.import_module("megatron_bodies")
     torch_ranks = importlib.import_module("torch_ranks")
-    outcomes = torch_ranks.launch(4, bodies.lose_a_rank, victim, moment, folder=tmp_path, deadline_s=60.0, stay=True)
+    outcomes = torch_ranks.launch(4, bodies.lose_a_rank, victim, moment, folder=tmp_path, stay=True)
     heard = [outcome.result for rank, outcome in enumerate(outcomes) if rank != victim]
     assert all(f"rank {victim} " in text or f"lost rank {victim}" in text for text in heard), heard

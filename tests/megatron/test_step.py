@@ -280,7 +280,7 @@ def test_micro_batches_are_moved_on_every_stage_and_told_before(vpp_size: int) -
         stages = step.data_iterator if vpp_size > 1 else [step.data_iterator]
         return [[] if rows is None else list(rows) for rows in stages]
 
-    found = dcpack.run_ranks(6, fn, deadline_s=10.0)
+    found = dcpack.run_ranks(6, fn)
     for rank, stages in enumerate(found):
         for rows in stages:
             assert (len(rows) > 0) == (rank % 2 == 0)
@@ -312,7 +312,7 @@ def test_a_rank_that_cannot_move_its_micro_batches_is_told_to_all() -> None:
         except PeerError as error:
             return error.rank, error.cause
 
-    assert dcpack.run_ranks(6, fn, deadline_s=10.0) == [(3, "MemoryError")] * 6
+    assert dcpack.run_ranks(6, fn) == [(3, "MemoryError")] * 6
 
 
 def test_stages_that_differ_in_mtp_between_data_parallel_ranks_are_an_error_on_all() -> None:

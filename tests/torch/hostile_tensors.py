@@ -91,7 +91,7 @@ def values_of(tensor: Any) -> Any:
 def over_gloo(rank: int, size: int) -> list[str]:
     """Send each kind from rank 0 in a tree; return what is wrong with what came."""
     wrong = []
-    with TorchGlooBackend(deadline_s=20.0).world() as world:
+    with TorchGlooBackend(deadline_s=60.0).world() as world:
         for name, make in KINDS.items():
             try:
                 came = values_of(broadcast_tree(world, {"x": make()} if rank == 0 else None, 0)["x"])

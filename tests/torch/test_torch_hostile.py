@@ -26,7 +26,7 @@ def on_ranks(fn: Callable[[Communicator, Any], Any]) -> Callable[[Any], Any]:
     """Call `fn` on two ranks, the tensor on the first; what both returned, which must be the same."""
 
     def call(tensor: Any) -> Any:
-        found = dcpack.run_ranks(2, lambda c: fn(c, tensor if c.rank == 0 else torch.arange(6)), deadline_s=20.0)
+        found = dcpack.run_ranks(2, lambda c: fn(c, tensor if c.rank == 0 else torch.arange(6)), deadline_s=60.0)
         assert str(found[0]) == str(found[1])
         return found[0]
 
@@ -43,11 +43,11 @@ def exchanged(tensor: Any) -> Any:
         (batch,) = exchange.exchange_samples(communicator, gathered, plan)[communicator.rank]
         return batch.tokens["x"] if "x" in batch.tokens else batch.sample_fields[0]["x"]
 
-    return dcpack.run_ranks(2, lambda c: fn(c) if c.rank else (fn(c), None)[1], deadline_s=20.0)[1]
+    return dcpack.run_ranks(2, lambda c: fn(c) if c.rank else (fn(c), None)[1], deadline_s=60.0)[1]
 
 
 def world() -> Communicator:
-    return FakeBackend(deadline_s=20.0).world()
+    return FakeBackend(deadline_s=60.0).world()
 
 
 def rerouted(tensor: Any) -> Any:
