@@ -7,6 +7,7 @@ the place of ``BalancedCPScheduler`` of releases up to 0.16, for example as the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from operator import index
 from types import SimpleNamespace
@@ -191,7 +192,7 @@ def _sample_id_groups(pairs: Sequence[tuple[int, int]], options: StepOptions, nu
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"sample_id_seqlens must hold pairs of two integers, id and length: {error}") from error
     if len(set(ids)) < len(ids):
-        repeated = sorted({number for number in ids if ids.count(number) > 1})
+        repeated = sorted(number for number, count in Counter(ids).items() if count > 1)
         raise ArgumentError(f"sample ids must differ; repeated: {list_offenders([str(n) for n in repeated])}")
     if empty := [str(number) for number, length in zip(ids, lengths, strict=True) if length < 1]:
         raise ArgumentError(f"sample lengths must be at least 1; not those of samples {list_offenders(empty)}")
