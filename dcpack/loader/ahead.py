@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 # A step that is being made when the loader is closed has so long to end together with those of the other ranks. Then
 # its calls are cut off, and it has as long again.
 _GRACE_S = 2.0
+# After an error in the training the others hear of it in their next call: they are in the same step of the training.
+_TELL_S = 30.0
 
 
 class StepsAhead:
@@ -143,6 +145,8 @@ class StepsAhead:
             telling()
         else:
             self._thread.is_telling = True
+            # An interrupt reaches all ranks by itself, and is meant to end this one now.
+            self._thread.is_patient = isinstance(error, Exception)
             self._thread.submit(telling)
             self._thread.take_no_more()
 
@@ -191,11 +195,12 @@ class _WorkThread:
 
     Attributes:
         is_telling: whether its last job is to tell of an error.
+        is_patient: whether that may take as long as a step of the training.
     """
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self.is_telling = False
+        self.is_telling = self.is_patient = False
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="dcpack-loader", daemon=True)
 
     def submit(self, job: Callable[[], Any]) -> Future[Any]:
@@ -245,6 +250,11 @@ def _end(thread: _WorkThread | None, stages: Stages, communicators: tuple[Commun
     if thread is None or not thread.is_telling:  # else the step that is being made goes on, to the telling behind it
         stages.stop()
     has_ended = thread is None or thread.end(_GRACE_S)
+    if not has_ended and thread is not None and thread.is_patient:
+        _log.warning(
+            "an error is told to the other ranks: waiting until they take their next step, %g s at most", _TELL_S
+        )
+        has_ended = thread.end(_TELL_S)
     for communicator in communicators:
         communicator.close()
     if not has_ended and thread is not None and not thread.end(_GRACE_S):

@@ -420,6 +420,56 @@ def test_ctrl_c_while_waiting_for_the_loader(interrupts: list[int]) -> None:
     assert loader_threads() == []
 
 
+def test_ranks_that_train_for_long_hear_of_an_error_in_the_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ahead, "_GRACE_S", 0.05)
+
+    def body(communicator: Communicator) -> tuple[Any, Any]:
+        try:
+            with build("online", 2) as loader:
+                for batch in loader:
+                    if batch.step == 1 and communicator.rank == 1:
+                        raise ZeroDivisionError("the loss")
+                    if batch.step == 1:
+                        until(lambda: bool(caplog.messages))  # longer than a loader has to close
+        except dcpack.PeerError as error:
+            return error.rank, error.cause
+        except ZeroDivisionError:
+            return communicator.rank, "here"
+        raise AssertionError("no error")
+
+    assert on_ranks(2, body) == [(1, "ZeroDivisionError"), (1, "here")]
+    (message,) = caplog.messages
+    assert message == "an error is told to the other ranks: waiting until they take their next step, 30 s at most"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("the loss"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_rank_that_failed_waits_for_the_others_no_longer_than_it_says(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(ahead, "_GRACE_S", 0.05)
+    monkeypatch.setattr(ahead, "_TELL_S", 0.05 if isinstance(error, Exception) else 1e6)
+    has_left = threading.Event()
+
+    def body(communicator: Communicator) -> str:
+        try:
+            with build("online", 2) as loader:
+                for batch in loader:
+                    if batch.step == 1 and communicator.rank == 1:
+                        raise error
+                    if batch.step == 1:
+                        assert has_left.wait(60)
+        except dcpack.PeerError:
+            return "a peer"
+        except (ZeroDivisionError, KeyboardInterrupt):
+            has_left.set()
+            return "here"
+        raise AssertionError("no error")
+
+    assert on_ranks(2, body) == ["a peer", "here"]
+
+
 def test_an_error_in_the_training_is_what_the_other_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_GRACE_S", 60.0)
 
