@@ -13,6 +13,7 @@ class Rebuilt:
     """A dataclass that is copied and unpickled through its constructor, so that what that holds, holds for copies too.
 
     Arrays of an unpickled object could be written to otherwise, and mappings that cannot be changed are not pickled.
+    Fields are all that is copied; a subclass with a constructor of its own needs a ``__reduce__`` of its own, too.
 
     Example:
         >>> import pickle

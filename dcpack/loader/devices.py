@@ -58,17 +58,16 @@ class DeviceQueue:
             return batch.with_data(self._copies.popleft()())
         return batch.with_data(self._backend.to_device(batch.data, self._device))
 
-    def stage(self, waiting: Sequence[LoaderBatch]) -> int:
-        """Begin copies of the first batches that wait, and return how many more may be, of the next step.
+    def stage(self, waiting: Sequence[LoaderBatch]) -> bool:
+        """Begin copies of the first batches that wait, and return whether there may be some of the next step, too.
 
         Args:
             waiting: the rest of the present step.
         """
         for number in range(len(self._copies), min(self._depth, len(waiting))):
             self._copies.append(self._begin(waiting[number]))
-        with self._lock:
-            self._room = max(0, self._depth - len(waiting))
-        return self._room
+        self._room = max(0, self._depth - len(waiting))  # without the lock: the other thread may be copying under it
+        return self._room > 0
 
     def stage_next(self, batches: Sequence[LoaderBatch]) -> None:
         """Begin copies of the first batches of the step behind the present one, as many as `stage` said; any thread.

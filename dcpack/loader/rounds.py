@@ -19,6 +19,7 @@ from dcpack.loader.stages import Stages
 __all__ = ["Round", "SamplerRounds", "SamplerSource", "SamplerSteps", "check_sampler", "indices_of", "length_of"]
 
 _NEEDED = ("__iter__", "set_epoch", "state_dict", "load_state_dict")
+_SAMPLER, _INTO_STEP = "sampler", "rounds_into_step"  # the state of a sampler that was inside a step
 _NUMBERS = ("epoch", "consumed_samples", "global_batch_size", "global_micro_batch_size")
 
 
@@ -103,26 +104,34 @@ class SamplerRounds:
         self._may_be_short = may_be_short
         self._iterator: Iterator[Sequence[int]] | None = None
         self._round = 0
-        self._at_start = False  # of a step, whatever consumed_samples counts
+        self._start: int | None = None  # rounds of a step that come before what is read first; None: sampler says
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch."""
         self.sampler.set_epoch(epoch)
         self._iterator = None
-        self._at_start = True
+        self._start = 0
 
     def state(self) -> Mapping[str, Any]:
         """Return where the sampler is, as values that its going on does not change."""
         state = self.sampler.state_dict()
-        return state if isinstance(self.sampler, GlobalBatchSampler) else copy.deepcopy(state)  # ours is new each time
+        if isinstance(self.sampler, GlobalBatchSampler):
+            return state  # a new one each time
+        state = copy.deepcopy(state)
+        into_step = self._first_round() % self.rounds_of_step if self._iterator is None else 0  # steps are read whole
+        return {_SAMPLER: state, _INTO_STEP: into_step} if into_step else state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Put the sampler where `state` says."""
+        start = None
+        if not isinstance(self.sampler, GlobalBatchSampler):
+            start = 0  # what a sampler of the user's counts may go on over epochs that are no whole number of steps
+            if isinstance(state, Mapping) and set(state) == {_SAMPLER, _INTO_STEP}:
+                most = self.rounds_of_step - 1
+                start = check_int(f"{_INTO_STEP} of the state", state[_INTO_STEP], minimum=0, maximum=most)
+                state = state[_SAMPLER]
         self.sampler.load_state_dict(state)
-        self._iterator = None
-        # States are of whole steps. Ours may have been inside one when the loader was built, and says so; a sampler of
-        # the user's may count on over epochs that are no whole number of steps.
-        self._at_start = not isinstance(self.sampler, GlobalBatchSampler)
+        self._iterator, self._start = None, start
 
     @property
     def rounds_of_step(self) -> int:
@@ -136,8 +145,7 @@ class SamplerRounds:
             ArgumentError: the sampler yields something else than its protocol says.
         """
         if self._iterator is None:
-            consumed = 0 if self._at_start else int(self.sampler.consumed_samples)
-            self._round = consumed // int(self.sampler.global_micro_batch_size)
+            self._round = self._first_round()
             self._iterator = iter(self.sampler)
         left = self.rounds_of_step - self._round % self.rounds_of_step
         rounds: list[Round] = []
@@ -145,6 +153,11 @@ class SamplerRounds:
             rounds.append(found)
         self._round += len(rounds)
         return rounds
+
+    def _first_round(self) -> int:
+        if self._start is not None:
+            return self._start
+        return int(self.sampler.consumed_samples) // int(self.sampler.global_micro_batch_size)
 
     def of_all_members(self, size: int) -> list[SamplerRounds]:
         """Return the rounds of each of `size` members, from where these are.

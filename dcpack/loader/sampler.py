@@ -158,6 +158,8 @@ class GlobalBatchSampler:
     def for_rank(self, dp_rank: int) -> GlobalBatchSampler:
         """Return a sampler that is where this one is, for another rank."""
         place = self._bound()
+        if self.shuffle_buffer is None:
+            self.positions(0, 0)  # so that all share one order of the epoch
         other = copy.copy(self)
         other._buffer = list(self._buffer)
         other._place = _Place(check_int("dp_rank", dp_rank, minimum=0, maximum=place.dp_world_size - 1), *place.sizes)

@@ -1,4 +1,4 @@
-"""What all constructors know of a step before it is planned: one line a sample, from one all-gather.
+"""What all constructors know of a step before it is planned: one line of numbers a sample, gathered from all.
 
 A *record* is what the dataset returned; a *sample* is what is planned: the record itself, or one sequence of it.
 """
@@ -154,7 +154,7 @@ def gather_table(
     constraints: PackingConstraints,
     with_metadata: bool,
 ) -> StepTable | None:
-    """Describe this member's samples to all constructors and learn of theirs. Collective, one all-gather.
+    """Describe this member's samples to all constructors and learn of theirs. Collective; see `gather_parts`.
 
     Args:
         communicator: of the constructors.
@@ -254,7 +254,7 @@ def describe(
     constraints: PackingConstraints,
     with_metadata: bool,
 ) -> dict[str, Any]:
-    """Return one member's part of the table as a tree; arguments as in `gather_table`."""
+    """Return one member's part of the table: numbers in arrays, and texts; arguments as in `gather_table`."""
     table = [
         (
             s.key.position,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -139,6 +140,30 @@ def test_steps_begin_where_they_did_with_a_sampler_that_counts_over_epochs(taken
     with build(batch_sampler=Endless()) as loader:
         loader.load_state_dict(state)
         assert facts(loader) == whole[2 * taken :]
+
+
+@pytest.mark.parametrize("taken", range(3))
+def test_a_sampler_that_was_inside_a_step_keeps_its_steps_when_resumed(taken: int) -> None:
+    def facts(loader: DistributedDataLoader) -> list[Any]:
+        return [(batch.step, batch.microbatch, batch.num_microbatches, batch.sample_ids.tolist()) for batch in loader]
+
+    def inside() -> Endless:
+        sampler = Endless()
+        next(iter(sampler))  # one micro-batch of two
+        return sampler
+
+    with build(batch_sampler=inside()) as loader:
+        whole = facts(loader)
+    assert [fact[2] for fact in whole] == [1, 2, 2, 1]
+    with build(batch_sampler=inside()) as loader:
+        for _ in range([0, 1, 3][taken]):
+            next(loader)
+        state = json.loads(json.dumps(loader.state_dict()))
+    for resumed in (Endless(), inside()):
+        with build(batch_sampler=resumed) as loader:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            assert facts(loader) == whole[[0, 1, 3][taken] :]
 
 
 # ---- user code that fails --------------------------------------------------------------------------------------------

@@ -199,3 +199,11 @@ def test_a_rank_looks_up_its_own_indices_alone(monkeypatch: pytest.MonkeyPatch) 
     assert asked == [(4, 2), (12, 1)]
     place["dp_rank"] = 3
     assert list(GlobalBatchSampler(13, global_batch_size=8, drop_last=False, shuffle=False, **place)) == [[6, 7], []]
+
+
+def test_samplers_of_other_ranks_share_one_order_of_the_epoch() -> None:
+    sampler = GlobalBatchSampler(24, global_batch_size=8, seed=1, dp_rank=0, dp_world_size=4, micro_batch_size=2)
+    others = [sampler.for_rank(rank) for rank in range(4)]
+    assert all(np.shares_memory(other.positions(0, 24), sampler.positions(0, 24)) for other in others)
+    firsts = [next(iter(other)) for other in others]
+    assert firsts == [part.tolist() for part in np.split(sampler.positions(0, 8), 4)]
