@@ -106,8 +106,9 @@ def _by_local_gain(scheduler: LocalGain, window: Window) -> Int64Array:
         sync=window.sync,
     )
     rank, row = np.divmod(window.reference, window.num_rows)
-    row, rank = np.divmod(scheduler.improve(problem, slots, row * window.num_ranks + rank)[0], window.num_ranks)
-    return rank * window.num_rows + row
+    slot_of, _ = scheduler.improve(problem, slots, row * window.num_ranks + rank)
+    new_row, new_rank = np.divmod(slot_of, window.num_ranks)
+    return new_rank * window.num_rows + new_row
 
 
 def _variance(window: Window, placement: Placement) -> float:
