@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_integers, check_int, list_offenders, shorten
+from dcpack._checks import Int64Array, as_integers, list_offenders, shorten
 from dcpack.cost.base import CostModel
 from dcpack.errors import ArgumentError
 
@@ -47,10 +47,16 @@ def check_keys(name: str, value: Any, known: Iterable[str]) -> dict[str, Any]:
     return dict(value)
 
 
-def try_cost(cost: CostModel) -> None:
-    """Raise unless the columns and the times of two short sequences, each in a bin of its own, are what they must be.
+def try_cost(cost: CostModel, padded_lengths: Int64Array, cp_size: int) -> None:
+    """Raise unless the columns and the times of two sequences, each in a bin of its own, are what they must be.
 
     A model of a user may return anything; what it returns for two sequences is looked at before thousands are planned.
+
+    Args:
+        cost: the cost model.
+        padded_lengths: int64[2], tokens of the two. They should be some that will be planned, as should `cp_size`: a
+            model need not know others.
+        cp_size: ranks that share each of the two bins.
 
     Raises:
         ArgumentError: says what was returned.
@@ -60,24 +66,23 @@ def try_cost(cost: CostModel) -> None:
         >>> class InALoop(QuadraticCost):
         ...     def bin_time(self, column_sums, cp_size, crosses_node):
         ...         return column_sums[:, 0].tolist()
-        >>> try_cost(InALoop())
+        >>> try_cost(InALoop(), np.array([1, 2]), 1)
         Traceback (most recent call last):
         ...
         dcpack.errors.ArgumentError: cost.bin_time must return an array of 2 finite numbers of at least 0 for 2 bins, \
 got [1.0, 4.0] (list)
     """
-    columns = cost.columns(np.array([1, 2]))
+    columns = cost.columns(padded_lengths)
     if not _is_numbers(columns) or columns.ndim != 2 or columns.shape[0] != 2:
         raise ArgumentError(
             f"cost.columns must return an array [2, k] of numbers for 2 lengths, got {shorten(columns)}"
         )
-    times = cost.bin_time(columns, np.ones(2, np.int64), np.zeros(2, np.bool_))
+    crosses_node = np.full(2, cost.node_size is not None and cp_size > cost.node_size)
+    times = cost.bin_time(columns, np.full(2, cp_size, np.int64), crosses_node)
     if not _is_numbers(times) or times.shape != (2,) or not np.isfinite(times).all() or times.min() < 0:
         raise ArgumentError(
             f"cost.bin_time must return an array of 2 finite numbers of at least 0 for 2 bins, got {shorten(times)}"
         )
-    if cost.node_size is not None:
-        check_int("cost.node_size", cost.node_size, minimum=1)
 
 
 def _is_numbers(values: Any) -> bool:

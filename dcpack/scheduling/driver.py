@@ -115,7 +115,8 @@ def make_plan(
     if max_sequences is not None:
         max_sequences = min(check_int("max_sequences", max_sequences, minimum=1), MAX_OFFSET)  # no bin holds more
     check_cost(cost)
-    try_cost(cost)
+    if cost.node_size is not None:
+        check_int("cost.node_size", cost.node_size, minimum=1)
     check_choice("overlong", overlong, OVERLONG_POLICIES)
     chosen = get_scheduler(scheduler)
     tied = {"budgets": budgets, "groups": groups, "max_displacement": max_displacement, "effort": effort}
@@ -141,6 +142,9 @@ def make_plan(
         num_sequences=lengths.size,
         **item_options(pieces, lengths.size, **tied),
     )
+    if problem.lengths.size:
+        largest = problem.padded[-1]  # the size that holds all of them
+        try_cost(cost, np.array([largest.min(), largest.max()]), usable[-1])
     if max_displacement is not None:
         problem = replace(problem, reference=_in_order(problem))
     microbatches = check_microbatches(chosen, problem, chosen.schedule(problem))

@@ -106,3 +106,34 @@ def test_a_cost_model_that_returns_something_else_is_named(method: str, returned
     setattr(cost, method, lambda *arguments: returned)
     with pytest.raises(ArgumentError, match=text):
         dcpack.plan([3, 2], num_ranks=1, capacity=5, cost=cost)
+
+
+class Picky(Slow):
+    """Knows only the CP sizes and the lengths that a test has: others are infinite, negative or an error of its own."""
+
+    def columns(self, padded_lengths: np.ndarray) -> Any:
+        if padded_lengths.min() < 8:
+            raise RuntimeError("no measurement below 8 tokens")
+        return np.stack([np.ones(padded_lengths.size), padded_lengths], axis=1)
+
+    def bin_time(self, column_sums: np.ndarray, cp_size: np.ndarray, crosses_node: np.ndarray) -> Any:
+        del crosses_node
+        fitted = column_sums[:, 1] - 5 * column_sums[:, 0]  # below 0 for lengths under 5
+        return np.where(cp_size < 2, np.inf, fitted / cp_size)
+
+
+@pytest.mark.parametrize("lengths", [[9, 12], [16], []])
+@pytest.mark.parametrize("scheduler", ["dynamic_cp", "uniform_cp", "in_order"])
+def test_a_cost_model_is_tried_only_where_the_plan_needs_it(scheduler: str, lengths: list[int]) -> None:
+    plan = dcpack.plan(lengths, num_ranks=2, capacity=8, cost=Picky(), min_cp_size=2, scheduler=scheduler)
+    assert plan.num_microbatches == len(lengths)
+
+
+def test_a_cost_model_is_tried_with_the_shortest_and_the_longest_sequence() -> None:
+    class Falling(Slow):
+        def bin_time(self, column_sums: np.ndarray, cp_size: np.ndarray, crosses_node: np.ndarray) -> Any:
+            return 100.0 - column_sums[:, 0]
+
+    assert dcpack.plan([30, 99, 5], num_ranks=2, capacity=100, cost=Falling())
+    with pytest.raises(ArgumentError, match=r"^cost\.bin_time must return an array of 2 finite .*, got .*95.*-1"):
+        dcpack.plan([30, 101, 5], num_ranks=2, capacity=100, cost=Falling())
