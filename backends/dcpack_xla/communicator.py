@@ -40,6 +40,10 @@ class Place:
     device: torch.device
 
 
+def _is_on_device(array: Any) -> bool:
+    return isinstance(array, torch.Tensor) and array.device.type == "xla"
+
+
 class XlaCommunicator(TorchCommunicator):
     """One rank's view of a group of ranks; made by `XlaBackend`, not by hand.
 
@@ -81,7 +85,7 @@ class XlaCommunicator(TorchCommunicator):
 
     def to_wire(self, array: Any) -> tuple[Any, str, tuple[int, ...]]:
         """Return the bytes of a tensor or an array in host memory, its dtype name and its shape."""
-        if not isinstance(array, torch.Tensor) or array.device.type != "xla":
+        if not _is_on_device(array):
             return super().to_wire(array)
         data, name, shape = tensor_as_bytes(self._place.runtime.fetch(array.detach()))
         return data, _PREFIX + name, shape
@@ -89,8 +93,14 @@ class XlaCommunicator(TorchCommunicator):
     def wire_size(self, array: Any) -> tuple[int, str, tuple[int, ...]]:
         """Return the number of the bytes of `to_wire`, and the rest of it, without moving any."""
         num_bytes, name, shape = super().wire_size(array)
-        is_there = isinstance(array, torch.Tensor) and array.device.type == "xla"
-        return num_bytes, _PREFIX + name if is_there else name, shape
+        return num_bytes, _PREFIX + name if _is_on_device(array) else name, shape
+
+    def _host_bytes(self, array: Any) -> tuple[npt.NDArray[np.uint8], str, tuple[int, ...]]:
+        """Return what `to_wire` does; the bytes are on the host."""
+        if not _is_on_device(array):
+            return super()._host_bytes(array)
+        data, name, shape = self.to_wire(array)
+        return data.numpy(), name, shape
 
     def from_wire(self, buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return the tensor or the array whose bytes, dtype name and shape these are."""

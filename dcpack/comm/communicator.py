@@ -345,7 +345,7 @@ class Communicator(GroupMember):
         return len(data), name, shape
 
     def _host_bytes(self, array: Any) -> tuple[npt.NDArray[np.uint8], str, tuple[int, ...]]:
-        """Return what `to_wire` does, or raise its error; the bytes are on the host."""
+        """Return what `to_wire` does, or raise its error; the bytes are on the host. `encode_tree` writes these."""
         data, name, shape = self.to_wire(array)
         return self.from_wire(data, "uint8", (len(data),)), name, shape
 

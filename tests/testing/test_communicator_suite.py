@@ -104,6 +104,31 @@ def test_a_structure_whose_fault_only_its_sender_hears(monkeypatch: pytest.Monke
     assert _failing_checks(deadline_s=LONG_S) == {"trees_that_cannot_be_sent"}
 
 
+@pytest.mark.parametrize("name", ["wire_size", "_host_bytes"])
+def test_names_that_differ_between_what_is_told_and_what_is_written(monkeypatch: pytest.MonkeyPatch, name: str):
+    def make(original: Any):
+        def named_otherwise(self: Any, array: Any):
+            data, dtype, shape = original(self, array)
+            return data, f"{dtype}x", shape
+
+        return named_otherwise
+
+    _replace(monkeypatch, name, make)
+    assert "encoded_trees" in _failing_checks(deadline_s=LONG_S)
+
+
+def test_arrays_that_are_encoded_as_others_of_their_size(monkeypatch: pytest.MonkeyPatch):
+    def make(original: Any):
+        def host_bytes(self: Any, array: Any):
+            data, dtype, shape = original(self, array)
+            return data, "int8" if dtype == "bool" else dtype, shape
+
+        return host_bytes
+
+    _replace(monkeypatch, "_host_bytes", make)
+    assert _failing_checks(deadline_s=LONG_S) >= {"encoded_trees", "broadcast_trees"}
+
+
 def test_limit_that_each_rank_takes_for_itself(monkeypatch: pytest.MonkeyPatch):
     def make(original: Any):
         def exchange_records(self: Any, record: Any, failure: Any):
