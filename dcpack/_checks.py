@@ -6,34 +6,19 @@ import contextlib
 import math
 import numbers
 import os
-import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from dcpack._texts import list_no_integers, list_offenders, short_text, shorten
 from dcpack.errors import ArgumentError
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-
-_MAX_LISTED = 8
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 160
-
-
-def list_offenders(texts: Sequence[str]) -> str:
-    """Join the first few offenders and count the rest.
-
-    Example:
-        >>> list_offenders([f"sequence {i}" for i in range(10)])
-        'sequence 0, sequence 1, sequence 2, sequence 3, sequence 4, sequence 5, sequence 6, sequence 7 and 2 more'
-    """
-    listed = ", ".join(texts[:_MAX_LISTED])
-    return listed if len(texts) <= _MAX_LISTED else f"{listed} and {len(texts) - _MAX_LISTED} more"
 
 
 def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None) -> int:
@@ -52,7 +37,7 @@ def check_int(name: str, value: Any, *, minimum: int, maximum: int | None = None
     number = int(value)
     if number < minimum or (maximum is not None and number > maximum):
         bound = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise ArgumentError(f"{name} must be {bound}, got {number}")
+        raise ArgumentError(f"{name} must be {bound}, got {short_text(number)}")
     return number
 
 
@@ -111,23 +96,13 @@ def check_cost(cost: Any) -> None:
     missing = [name for name in ("columns", "bin_time", "node_size", "unit") if not hasattr(cost, name)]
     if missing or isinstance(cost, type):
         fault = "is a class" if isinstance(cost, type) else f"has no {', '.join(missing)}"
-        raise ArgumentError(f"cost must be a cost model, {_REPR.repr(cost)} {fault}")
+        raise ArgumentError(f"cost must be a cost model, {short_text(cost)} {fault}")
 
 
 def _name_kind(kind: Any) -> str:
     names = ["None" if part is type(None) else part.__name__ for part in get_args(kind) or (kind,)]
     article = "an" if names[0][0] in "aeiouAEIOU" else "a"
     return f"{article} {' or '.join(names)}"
-
-
-def shorten(value: Any) -> str:
-    """Describe a value of any kind in a line, also where its own text cannot be made.
-
-    Example:
-        >>> shorten("3")
-        "'3' (str)"
-    """
-    return f"{_REPR.repr(value)} ({type(value).__name__})".replace("\n", " ")
 
 
 def check_path(name: str, value: Any) -> Path:
@@ -175,11 +150,11 @@ def check_names(name: str, values: Any) -> tuple[str, ...]:
         dcpack.errors.ArgumentError: fields must be a sequence of names, got 'images'
     """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ArgumentError(f"{name} must be a sequence of names, got {_REPR.repr(values)}")
+        raise ArgumentError(f"{name} must be a sequence of names, got {short_text(values)}")
     try:
         names = tuple(values)
     except TypeError as error:  # a 0-d array says that it is iterable
-        raise ArgumentError(f"{name} must be a sequence of names, got {_REPR.repr(values)}") from error
+        raise ArgumentError(f"{name} must be a sequence of names, got {short_text(values)}") from error
     if wrong := [repr(value) for value in names if not isinstance(value, str)]:
         raise ArgumentError(f"{name} must be a sequence of names, got {list_offenders(wrong)}")
     return names
@@ -214,7 +189,7 @@ def as_real(
         bound = "above 0" if positive else "of at least 0"
         bound += "" if maximum == math.inf else f" and at most {maximum:g}"
         bound += "" if below == math.inf else f" and below {below:g}"
-        raise ArgumentError(f"{name} must be a finite {what} {bound}, got {_REPR.repr(value)}")
+        raise ArgumentError(f"{name} must be a finite {what} {bound}, got {short_text(value)}")
     return number
 
 
@@ -246,7 +221,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:
-        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, options))}, got {_REPR.repr(value)}")
+        raise ArgumentError(f"{name} must be one of {', '.join(map(repr, options))}, got {short_text(value)}")
     return value
 
 
@@ -313,9 +288,14 @@ def as_integers(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     array = _numbers_of(name, values, "an array of integers")
     if array.size == 0 and isinstance(values, list | tuple):
         array = array.astype(np.int64)
+    return _to_int64(name, array, values, minimum)
+
+
+def _to_int64(name: str, array: npt.NDArray[Any], values: Any, minimum: int) -> Int64Array:
+    """Return `array`, which was made of `values`, as int64."""
     if array.dtype.kind not in "iu":
-        such = f": {name}{[0] * array.ndim or ''} = {array.flat[0]}" if array.size else ""
-        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}{such}")
+        such = list_no_integers(name, array, values)
+        raise ArgumentError(f"{name} must hold integers, got dtype {array.dtype}{such and f': {such}'}")
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.max(initial=0) > np.iinfo(np.int64).max:
         raise ArgumentError(f"{name} must fit in int64, got a value of {array.max()}")
     result = array.astype(np.int64, copy=False)
@@ -344,7 +324,7 @@ def as_lengths(name: str, values: Any, *, minimum: int = 0) -> Int64Array:
     _refuse_dims(name, array, values)
     if array.size == 0:
         array = array.astype(np.int64)
-    result = as_integers(name, array, minimum=minimum).copy()  # the caller may change its own array later
+    result = _to_int64(name, array, values, minimum).copy()  # the caller may change its own array later
     result.setflags(write=False)
     return result
 

@@ -20,6 +20,7 @@ from dcpack._checks import (
     check_kinds,
     frozen,
     list_offenders,
+    shorten,
 )
 from dcpack.errors import ArgumentError
 
@@ -181,3 +182,55 @@ def test_a_real_number_is_finite_and_within_its_bounds() -> None:
         as_real("n", 1, below=1)
     with pytest.raises(ArgumentError, match=r"^n must be a finite number above 0 and at most 2, got 3$"):
         as_real("n", 3, positive=True, maximum=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1, 2, 3.5], r"float64: lengths\[2\] = 3\.5"),
+        ([1, 2.0, 3.5, 4.25], r"float64: lengths\[2\] = 3\.5, lengths\[3\] = 4\.25"),
+        ([1, 2.0], r"float64: lengths\[1\] = 2\.0"),
+        (np.array([1, 2, 3.5]), r"float64: lengths\[2\] = 3\.5"),
+        (np.array([1.0, 2.0], np.float32), r"float32: lengths\[0\] = 1\.0, lengths\[1\] = 2\.0"),
+        ([1.0, float("nan"), float("inf")], r"float64: lengths\[1\] = nan, lengths\[2\] = inf"),
+        (np.ones(10**5) / 2, r"float64: lengths\[0\] = 0\.5, .*, lengths\[7\] = 0\.5 and 99992 more"),
+        ([4, None], r"object: lengths\[1\] = None"),
+        (np.array([4, None, "x"], object), r"object: lengths\[1\] = None, lengths\[2\] = 'x'"),
+        ([0, 2**64], r"object: lengths\[1\] = 18446744073709551616"),
+        ([0, 10**5000], r"object: lengths\[1\] = <an int of 16610 bits>"),
+        ([4, "4"], r"<U21: lengths\[1\] = '4'"),
+        (np.array(["4"]), r"<U1: lengths\[0\] = '4'"),
+        (["a" * 10**5], r"<U100000: lengths\[0\] = 'a+\.\.\.a+'"),
+        (np.array(["2026"], "M8[Y]"), r"datetime64\[Y\]: lengths\[0\] = .*2026.*"),
+    ],
+)
+def test_what_is_no_integer_is_named_with_its_place(values: Any, text: str) -> None:
+    for check in (as_lengths, as_integers):
+        with pytest.raises(ArgumentError, match=f"^lengths must hold integers, got dtype {text}$") as caught:
+            check("lengths", values)
+        assert len(str(caught.value)) < 400
+
+
+def test_what_is_no_integer_is_named_with_its_place_in_any_shape() -> None:
+    with pytest.raises(ArgumentError, match=r"^n must hold integers, got dtype float64: n\[1, 0\] = 0\.5$"):
+        as_integers("n", [[1, 2], [0.5, 3]])
+    with pytest.raises(ArgumentError, match=r"^n must hold integers, got dtype float64: n = 3\.0$"):
+        as_integers("n", 3.0)
+    with pytest.raises(ArgumentError, match=r"^n must hold integers, got dtype object$"):
+        as_integers("n", np.array([3, 4], object))
+    with pytest.raises(ArgumentError, match=r"^n must hold integers, got dtype bool: n = True$"):
+        as_integers("n", True)
+
+
+def test_an_integer_too_long_for_a_text_is_named_by_its_bits() -> None:
+    huge = 10**5000
+    assert shorten(huge) == "<an int of 16610 bits> (int)"
+    assert shorten([-huge]) == "[<an int of 16610 bits>] (list)"
+    with pytest.raises(ArgumentError, match=r"^n must be a finite number of at least 0, got <an int of 16610 bits>$"):
+        as_real("n", huge)
+    with pytest.raises(ArgumentError, match=r"^n must be from 0 to 7, got <an int of 16610 bits>$"):
+        check_int("n", huge, minimum=0, maximum=7)
+    with pytest.raises(ArgumentError, match=r"^n must be at least 1, got <an int of 16610 bits>$"):
+        check_int("n", -huge, minimum=1)
+    with pytest.raises(ArgumentError, match=r"^n must be one of 'a', got <an int of 16610 bits>$"):
+        check_choice("n", huge, ["a"])

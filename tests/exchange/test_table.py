@@ -215,7 +215,7 @@ def test_per_token_must_be_the_same_on_all_ranks(fail_everywhere: Fail) -> None:
         ([1], "ids must name each sample: 1 ids, 2 samples"),
         ([4, 4], "ids must be different on one process: 4"),
         ([-1, 4], "ids must be at least 0: ids[0] = -1"),
-        ([0.5, 1.5], "ids must hold integers, got dtype float64: ids[0] = 0.5"),
+        ([0.5, 1.5], "ids must hold integers, got dtype float64: ids[0] = 0.5, ids[1] = 1.5"),
     ],
 )
 def test_wrong_ids_of_one_rank_are_everybodys_error(ids: list[Any], message: str, fail_everywhere: Fail) -> None:
