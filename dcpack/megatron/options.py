@@ -17,7 +17,7 @@ from dcpack.scheduling import ON_EMPTY, Scheduler, get_scheduler
 from dcpack.sharding import SHARDINGS
 from dcpack.topology import legal_cp_sizes
 
-__all__ = ["StepOptions", "plan_step"]
+__all__ = ["StepOptions", "plain_options", "plan_step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,3 +153,29 @@ def plan_step(padded_lengths: Any, options: StepOptions, *, num_ranks: int) -> P
         max_sequences=options.max_sequences,
         on_empty=options.on_empty,
     )
+
+
+_PLAIN = ("capacity", "cp_size", "tp_size", "pp_size", "vpp_size", "min_cp_size", "max_cp_size", "max_sequences")
+_CHOICES = ("sharding", "on_empty", "sync")
+
+
+def plain_options(options: StepOptions) -> dict[str, Any]:
+    """Return the options by name as plain values, which ranks can send each other to compare.
+
+    A scheduler is its class; what it was made with, and the cost model, are compared by the plans that come of them.
+
+    Example:
+        >>> found = plain_options(StepOptions(capacity=64, tp_size=2, cp_sizes=(4, 2)))
+        >>> found["scheduler"], found["cp_sizes"], found["padding"]["tp"], found["max_sequences"]
+        ('DynamicCP', [2, 4], 2, None)
+    """
+    given = {name: getattr(options, name) for name in _PLAIN}
+    sizes = options.cp_sizes
+    return {
+        **{name: None if value is None else int(value) for name, value in given.items()},
+        **{name: str(getattr(options, name)) for name in _CHOICES},
+        "scheduler": type(get_scheduler(options.scheduler)).__name__,
+        "microbatch_group_size": int(options.microbatch_multiple),
+        "padding": {name: int(getattr(options.rule, name)) for name in ("tp", "block", "sequence_parallel")},
+        "cp_sizes": str(sizes) if isinstance(sizes, str) else sorted(set(as_lengths("cp_sizes", sizes).tolist())),
+    }

@@ -159,7 +159,6 @@ def build_packed_microbatches(
     *,
     ranks: Sequence[int] | None = None,
     per_token: Mapping[str, npt.NDArray[Any]] | None = None,
-    to_device: Callable[[Any], Any] | None = None,
 ) -> list[MicroBatch]:
     """Return the packed rows of one rank, by micro-batch.
 
@@ -172,7 +171,6 @@ def build_packed_microbatches(
             numbers of the plan.
         per_token: the per-token fields, of `per_token_fields`, so that every row of every rank has the same; None
             takes, row by row, those that have one row a token.
-        to_device: moves the arrays of each row, such as ``backend.to_device``; None leaves them on the host.
 
     Returns:
         See `pack_sequences`; also ``cp_group``, a tuple of the ranks that share the row. A dummy bin holds one sequence
@@ -190,12 +188,7 @@ def build_packed_microbatches(
         >>> row["tokens"].tolist(), row["local_cp_size"], row["cp_rank"], row["padding_mask"].tolist()
         ([5, 6, 7, 0], 2, 1, [False, False, False, True])
     """
-    check_kinds(
-        samples=(samples, Mapping),
-        plan=(plan, Plan),
-        per_token=(per_token, Mapping | None),
-        to_device=(to_device, Callable | None),
-    )
+    check_kinds(samples=(samples, Mapping), plan=(plan, Plan), per_token=(per_token, Mapping | None))
     plan_rank = check_int("plan_rank", plan_rank, minimum=0, maximum=plan.num_ranks - 1)
     rank_numbers = np.arange(plan.num_ranks) if ranks is None else as_lengths("ranks", ranks)
     if rank_numbers.size != plan.num_ranks:
@@ -231,7 +224,7 @@ def build_packed_microbatches(
         )
         first = int(plan.first_rank[b])
         row["cp_group"] = tuple(rank_numbers[first : first + cp_size].tolist())
-        rows.append(row if to_device is None else move_row(row, to_device))
+        rows.append(row)
     return rows
 
 

@@ -8,23 +8,23 @@ ranks of the tensor-parallel group the totals. A fault, or the end of the data, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from dcpack._checks import check_int, check_kinds, exact_sum, list_offenders
+from dcpack._checks import as_lengths, check_int, check_kinds, exact_sum, list_offenders
 from dcpack.comm import broadcast_tree
-from dcpack.errors import ArgumentError, PeerError
+from dcpack.errors import ArgumentError
 from dcpack.loss import count_valid_tokens
 from dcpack.megatron.broadcast import broadcast_metadata
+from dcpack.megatron.everywhere import everywhere
 from dcpack.megatron.global_batch import EndOfData, GlobalBatch, get_batch_and_global_lengths
 from dcpack.megatron.groups import ParallelGroups
 from dcpack.megatron.iterators import make_data_iterators, pick_data_iterator
-from dcpack.megatron.options import StepOptions, plan_step
+from dcpack.megatron.options import StepOptions, plain_options, plan_step
 from dcpack.megatron.pack import MicroBatch, build_packed_microbatches, move_row
 from dcpack.megatron.reroute import complete_sample, per_token_fields, reroute_samples
 from dcpack.megatron.samples import Sample
@@ -126,10 +126,12 @@ def wrap_data_iterator(
             first rank of a tensor-parallel group on the first and last stage, and where there are MTP layers; all of
             them, and all CP ranks of one data-parallel rank, must yield the same. Elsewhere it is not read.
         groups: this rank's groups.
-        options: how to plan.
-        num_microbatches: items that each data-parallel rank reads; the number of micro-batches that comes out is
-            another, see `StepTotals`.
-        mtp_stages: virtual stages of this rank that hold MTP layers; 0 without virtual pipelining.
+        options: how to plan, the same on all ranks; cost models, and what schedulers were made with, are compared by
+            the plans that come of them.
+        num_microbatches: items that each data-parallel rank reads, the same on all ranks; the number of micro-batches
+            that comes out is another, see `StepTotals`.
+        mtp_stages: virtual stages of this rank that hold MTP layers, the same on all ranks of a stage; 0 without
+            virtual pipelining.
         to_host: makes a NumPy array of a field; pass one that fetches from a device where the data lies there.
         to_device: moves the arrays of the micro-batches at once, for a training loop that slices them itself; None
             leaves them on the host, where `get_batch_for_rank` wants them.
@@ -139,7 +141,7 @@ def wrap_data_iterator(
 
     Raises:
         EndOfData: the data ended before the step was complete; on every rank.
-        PeerError: some rank failed; on every rank.
+        PeerError: some rank failed, or was given other arguments than the rest; on every rank.
 
     Example:
         >>> import dcpack
@@ -155,48 +157,34 @@ def wrap_data_iterator(
         [(9, [(1, 5)]), (9, [(1, 4)])]
     """
     check_kinds(groups=(groups, ParallelGroups))
-    with _everywhere(groups):
+    alike: dict[str, Any] = {}
+    with everywhere(groups, alike):
         check_kinds(options=(options, StepOptions), to_host=(to_host, Callable), to_device=(to_device, Callable | None))
         num_microbatches = check_int("num_microbatches", num_microbatches, minimum=1)
         _check_sizes(groups, options)
+        stages = as_lengths("mtp_stages", mtp_stages).tolist()
         needs = needs_of_virtual_stages(
             is_first=groups.is_first_stage,
             is_last=groups.is_last_stage,
             vpp_size=options.vpp_size,
-            mtp_stages=mtp_stages,
+            mtp_stages=stages,
         )
         iterator = pick_data_iterator(data_iterator, options.vpp_size)
         _check_iterator(iterator, groups, needs)
+        alike |= plain_options(options)
+        alike |= {"num_microbatches": num_microbatches, "mtp_stages": sorted(set(stages))}
     found: _Own | _Rows | EndOfData | None = None
-    rows: list[MicroBatch] | None = None
-    with _everywhere(groups):
+    iterators: Any = None
+    with everywhere(groups):
         if groups.tp.rank == 0:
             found = _run_pipeline(iterator, groups, options, needs, num_microbatches, to_host)
-            if not isinstance(found, EndOfData):  # moved when the other stages have been told, which takes the host's
-                rows = found.rows if to_device is None else [move_row(row, to_device) for row in found.rows]
+        if not isinstance(found, EndOfData):
+            rows = None if found is None else found.rows
+            if rows is not None and to_device is not None:  # now that the other stages were sent the host's
+                rows = [move_row(row, to_device) for row in rows]
+            iterators = make_data_iterators(rows, needs, is_tp_first=groups.tp.rank == 0)
     totals = _tell_totals(groups, found)
-    return StepData(
-        data_iterator=make_data_iterators(rows, needs, is_tp_first=groups.tp.rank == 0),
-        totals=totals,
-        plan=found.plan if isinstance(found, _Own) else None,
-    )
-
-
-@contextlib.contextmanager
-def _everywhere(groups: ParallelGroups) -> Iterator[None]:
-    """Raise what the body raises on any rank of the mesh on all of them: told along one axis after the other."""
-    failure: Exception | None = None
-    try:
-        yield
-    except Exception as error:
-        failure = error
-    for communicator in (groups.tp, groups.pp, groups.dp_cp):
-        try:
-            communicator.agree(failure)
-        except PeerError as error:
-            failure = error
-    if failure is not None:
-        raise failure
+    return StepData(data_iterator=iterators, totals=totals, plan=found.plan if isinstance(found, _Own) else None)
 
 
 def _check_sizes(groups: ParallelGroups, options: StepOptions) -> None:
@@ -298,11 +286,11 @@ def _run_stage(
             end = error
         if batch is not None:
             samples = [complete_sample(sample) for sample in batch.samples]
-    left_out = set.intersection(*(fields_left_out(stage) for stage in needs))
-    global_valid = _check_same_data(groups, batch, samples, left_out)
+    global_valid = _check_same_data(groups, batch, samples)
     if batch is None:
         assert end is not None
         return end
+    left_out = set.intersection(*(fields_left_out(stage) for stage in needs))
     with groups.dp_cp.guard():
         plan = plan_step(batch.padded_lengths, options, num_ranks=groups.dp_cp.size)
         kept = [{name: values for name, values in sample.items() if name not in left_out} for sample in samples]
@@ -314,27 +302,18 @@ def _run_stage(
     return _Own(rows=rows, totals=_totals_of(batch, plan, global_valid), plan=plan)
 
 
-def _check_same_data(
-    groups: ParallelGroups, batch: GlobalBatch | None, samples: Sequence[Sample], left_out: set[str]
-) -> int:
+def _check_same_data(groups: ParallelGroups, batch: GlobalBatch | None, samples: Sequence[Sample]) -> int:
     """Return the valid tokens of the step, after making sure that CP ranks of one data-parallel rank read the same.
 
     Raises:
         PeerError: labels or a loss mask do not fit their sequence; on every rank.
-        ArgumentError: they read other lengths, or labels of which others count, or ranks do without other fields, which
-            would be neutral where others compute on them; on every rank.
+        ArgumentError: they read other lengths, or labels of which others count; on every rank.
     """
     text = b"end" if batch is None else batch.lengths.tobytes() + batch.padded_lengths.tobytes()
     digest = int.from_bytes(hashlib.sha256(text).digest()[:7], "little")
     with groups.dp_cp.guard():
         valid = sum(_num_valid(sample) for sample in samples)
-    needs = int("labels" not in left_out) + 2 * int("tokens" not in left_out)
-    parts = np.stack(groups.dp_cp.all_gather(np.array([groups.dp.rank, valid, digest, needs])))
-    if differ := np.flatnonzero(parts[:, 3] != parts[0, 3]).tolist():
-        listed = list_offenders([f"rank {groups.dp_cp.ranks[p]}" for p in differ])
-        raise ArgumentError(
-            f"all data-parallel ranks of a stage must hold the same MTP layers; other than the first: {listed}"
-        )
+    parts = np.stack(groups.dp_cp.all_gather(np.array([groups.dp.rank, valid, digest])))
     _, first, place = np.unique(parts[:, 0], return_index=True, return_inverse=True)
     same = (parts[:, 1] == parts[first[place], 1]) & (parts[:, 2] == parts[0, 2])
     if not same.all():

@@ -197,15 +197,6 @@ def test_a_per_token_field_has_a_row_a_token() -> None:
         pack_sequences([sample(1, 4, score=np.ones((4, 3)))], per_token=fields)
 
 
-def test_arrays_can_be_moved_at_once() -> None:
-    plan = dcpack.plan([3], num_ranks=1, capacity=8)
-    given = {0: sample(1, 3, image=np.zeros(2))}
-    (row,) = build_packed_microbatches(given, plan, 0, to_device=lambda array: ("moved", array))
-    assert row["sample_fields"][0]["image"][0] == "moved"
-    assert row["tokens"][0] == row["cu_seqlens"][0] == row["padding_mask"][0] == "moved"
-    assert (row["max_seqlen"], row["local_cp_size"]) == (3, 1)
-
-
 def test_missing_sequences_and_many_rows_are_refused() -> None:
     plan = dcpack.plan([3, 4, 5], num_ranks=1, capacity=16)
     with pytest.raises(ArgumentError, match="samples must hold what the plan wants: 0, 2 missing"):

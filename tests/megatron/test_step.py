@@ -11,6 +11,7 @@ import pytest
 import dcpack
 from dcpack.errors import PeerError
 from dcpack.megatron import EndOfData, ParallelGroups, StepOptions, build_groups, plan_step, wrap_data_iterator
+from dcpack.scheduling import InOrder
 
 MESH = dcpack.Topology(axes=("pp", "dp", "cp", "tp"), sizes=(3, 1, 2, 2))
 OPTIONS = StepOptions(capacity=32, tp_size=2, pp_size=3, cp_size=2)
@@ -315,25 +316,140 @@ def test_a_rank_that_cannot_move_its_micro_batches_is_told_to_all() -> None:
     assert dcpack.run_ranks(6, fn) == [(3, "MemoryError")] * 6
 
 
-def test_stages_that_differ_in_mtp_between_data_parallel_ranks_are_an_error_on_all() -> None:
-    # The sequences that come from a rank without MTP layers would have no labels, and count in no loss.
-    mesh = dcpack.Topology(axes=("pp", "dp"), sizes=(2, 2))
-    options = StepOptions(capacity=32, pp_size=2)
+def given_otherwise(mesh: dcpack.Topology, bad: int, *, mtp_stages: Any = (), changes: Any = None) -> list[str]:
+    """What every rank is told where rank `bad` alone has `mtp_stages`, and `changes` to its other arguments."""
+    sizes = {axis: mesh.sizes[mesh.axes.index(axis)] if axis in mesh.axes else 1 for axis in ("pp", "tp", "cp")}
+    base = {"capacity": 32, "vpp_size": 2, **{f"{axis}_size": size for axis, size in sizes.items()}}
 
     def fn(world: dcpack.Communicator) -> str:
         groups = build_groups(world, mesh)
+        given = {"num_microbatches": 1, **(changes if changes and world.rank == bad else {})}
+        count = given.pop("num_microbatches")
+        mtp = mtp_stages if world.rank == bad else ()
+        options = StepOptions(**{**base, **given})
+        reads = groups.tp.rank == 0 and (has_data(groups) or mtp)
+        items = iter([[sample(9), sample(5)]] * 2) if reads else None
         with pytest.raises(PeerError) as caught:
-            wrap_data_iterator(
-                iter([[sample(9), sample(5)]]),
-                groups,
-                options,
-                num_microbatches=1,
-                mtp_stages=(0,) if world.rank == 1 else (),
-            )
+            wrap_data_iterator(items, groups, options, num_microbatches=count, mtp_stages=mtp)
+        assert caught.value.cause == "ArgumentError"
         return str(caught.value)
 
-    for text in dcpack.run_ranks(4, fn, deadline_s=10.0):
-        assert "all data-parallel ranks of a stage must hold the same MTP layers; other than the first: rank 1" in text
+    return dcpack.run_ranks(mesh.num_ranks, fn, deadline_s=60.0)
+
+
+THREE_STAGES = dcpack.Topology(axes=("pp", "dp", "tp"), sizes=(3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (2, "against rank 0: rank 2 mtp_stages [1], not []"),  # the first stage
+        (4, "against rank 4: rank 6 mtp_stages [], not [1]"),  # the middle one, which else reads no data
+        (6, "against rank 4: rank 6 mtp_stages [1], not []"),
+        (5, "against rank 5: rank 7 mtp_stages [], not [1]"),  # not the first of its tensor-parallel group
+        (10, "against rank 8: rank 10 mtp_stages [1], not []"),  # the last stage
+    ],
+)
+def test_mtp_layers_on_some_ranks_of_a_stage_are_an_error_on_all(bad: int, text: str) -> None:
+    # The sequences that come from a rank without MTP layers would have no labels, and count in no loss.
+    for told in given_otherwise(THREE_STAGES, bad, mtp_stages=(1,)):
+        assert f"all ranks must be given the same arguments; {text}" in told
+
+
+@pytest.mark.parametrize("axis", ["dp", "cp", "tp"])
+def test_mtp_layers_are_compared_along_each_axis_of_a_stage(axis: str) -> None:
+    mesh = dcpack.Topology(axes=("pp", axis), sizes=(3, 2))
+    for told in given_otherwise(mesh, 3, mtp_stages=(0, 0)):
+        assert "against rank 2: rank 3 mtp_stages [0], not []" in told
+
+
+def test_stages_may_differ_in_mtp_layers() -> None:
+    mesh = dcpack.Topology(axes=("pp", "dp"), sizes=(3, 2))
+
+    def fn(world: dcpack.Communicator) -> list[str]:
+        groups = build_groups(world, mesh)
+        middle = groups.pp.rank == 1
+        items = iter([[sample(9), sample(5)]])
+        options = StepOptions(capacity=32, pp_size=3)
+        step = wrap_data_iterator(items, groups, options, num_microbatches=1, mtp_stages=(0,) if middle else ())
+        return sorted(next(step.data_iterator).keys() & {"tokens", "labels"})
+
+    assert dcpack.run_ranks(6, fn) == [["tokens"]] * 2 + [["labels", "tokens"]] * 2 + [["labels"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"num_microbatches": 2}, "num_microbatches 2, not 1"),
+        ({"capacity": 64}, "capacity 64, not 32"),
+        ({"vpp_size": 3}, "vpp_size 3, not 2"),
+        ({"microbatch_group_size": 4}, "microbatch_group_size 4, not 3"),
+        ({"scheduler": "in_order"}, "scheduler 'InOrder', not 'DynamicCP'"),
+        ({"padding": dcpack.PaddingRule(tp=4, block=2)}, "padding {"),
+        ({"cp_sizes": (1, 2)}, "cp_sizes [1, 2], not 'powers_of_two'"),
+        ({"min_cp_size": 2}, "min_cp_size 2, not 1"),
+        ({"max_cp_size": 2}, "max_cp_size 2, not None"),
+        ({"max_sequences": 9}, "max_sequences 9, not None"),
+        ({"sharding": "contiguous"}, "sharding 'contiguous', not 'zigzag'"),
+        ({"on_empty": "dummy"}, "on_empty 'dummy', not 'error'"),
+        ({"sync": "step"}, "sync 'step', not 'microbatch'"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("axes", "sizes", "bad", "first"),
+    [(("pp", "dp"), (3, 2), 3, 2), (("pp", "dp"), (3, 2), 5, 4), (("pp",), (3,), 1, 0), (("pp", "tp"), (3, 2), 3, 2)],
+)
+def test_other_arguments_on_one_rank_are_an_error_on_all(
+    axes: tuple[str, ...], sizes: tuple[int, ...], bad: int, first: int, changes: dict[str, Any], text: str
+) -> None:
+    # The middle stage does not plan, nor do other ranks of a tensor-parallel group than the first.
+    for told in given_otherwise(dcpack.Topology(axes=axes, sizes=sizes), bad, changes=changes):
+        assert f"all ranks must be given the same arguments; against rank {first}: rank {bad} {text}" in told
+
+
+def test_a_scheduler_of_ones_own_on_one_rank_only_is_an_error_on_all() -> None:
+    class Own(InOrder):
+        pass
+
+    mesh = dcpack.Topology(axes=("pp", "tp"), sizes=(2, 2))
+    for told in given_otherwise(mesh, 3, changes={"scheduler": Own()}):
+        assert "against rank 2: rank 3 scheduler 'Own', not 'DynamicCP'" in told
+
+
+def test_equal_options_in_other_words_are_the_same() -> None:
+    mesh = dcpack.Topology(axes=("dp",), sizes=(2,))
+    ways = ({"cp_sizes": (2, 1), "padding": None}, {"cp_sizes": np.array([1, 2]), "capacity": np.int64(32)})
+
+    def fn(world: dcpack.Communicator) -> int:
+        options = StepOptions(**{"capacity": 32, "padding": dcpack.PaddingRule(), **ways[world.rank]})
+        items = iter([[sample(9), sample(5)]])
+        return wrap_data_iterator(items, build_groups(world, mesh), options, num_microbatches=1).totals.num_tokens
+
+    assert dcpack.run_ranks(2, fn) == [28] * 2
+
+
+class NotTwice:
+    """An array of a device that has no room for a copy."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_a_rank_that_cannot_copy_for_its_virtual_stages_is_told_to_all(bad: int) -> None:
+    mesh = dcpack.Topology(axes=("pp", "dp"), sizes=(2, 2))
+    options = StepOptions(capacity=32, pp_size=2, vpp_size=2)
+
+    def fn(world: dcpack.Communicator) -> Any:
+        groups = build_groups(world, mesh)
+        items = [iter([[sample(9), sample(5)]]), None]
+        to_device = (lambda array: NotTwice()) if world.rank == bad else None
+        try:
+            wrap_data_iterator(items, groups, options, num_microbatches=1, to_device=to_device)
+        except PeerError as error:
+            return error.rank, error.cause
+
+    assert dcpack.run_ranks(4, fn, deadline_s=60.0) == [(bad, "MemoryError")] * 4
 
 
 def test_steps_follow_one_another() -> None:
