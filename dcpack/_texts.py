@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["list_no_integers", "list_offenders", "short_text", "shorten"]
+__all__ = ["MAX_LISTED", "list_no_integers", "list_offenders", "short_text", "shorten"]
 
-_MAX_LISTED = 8
+MAX_LISTED = 8
+"""Offenders that an error names; the others are counted."""
 
 
 class _Repr(reprlib.Repr):
@@ -39,7 +40,7 @@ def list_offenders(texts: Sequence[str], count: int | None = None) -> str:
         >>> list_offenders([f"sequence {i}" for i in range(10)])
         'sequence 0, sequence 1, sequence 2, sequence 3, sequence 4, sequence 5, sequence 6, sequence 7 and 2 more'
     """
-    listed = texts[:_MAX_LISTED]
+    listed = texts[:MAX_LISTED]
     more = (len(texts) if count is None else count) - len(listed)
     return ", ".join(listed) + (f" and {more} more" if more else "")
 
@@ -84,7 +85,7 @@ def list_no_integers(name: str, array: npt.NDArray[Any], values: Any) -> str:
         wrong = [i for i in range(array.size) if array.dtype.kind != "O" or not _is_int64(flat[i])]
     wrong = [i for i in wrong if not _is_whole(flat[i])] or wrong
     texts = []
-    for i in wrong[:_MAX_LISTED]:
+    for i in wrong[:MAX_LISTED]:
         place = [int(k) for k in np.unravel_index(i, array.shape)]
         value = flat[i].item() if isinstance(flat[i], np.number | np.bool_ | np.character) else flat[i]
         texts.append(f"{name}{place or ''} = {short_text(value)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dcpack._checks import Int64Array, as_lengths, list_offenders, shorten
+from dcpack._checks import Int64Array, as_lengths, shorten
+from dcpack._texts import MAX_LISTED, list_offenders
 from dcpack.errors import ArgumentError, PlanError
 from dcpack.scheduling.base import OPTIONS, Group, MicroBatch, Problem, Scheduler
 
@@ -88,12 +90,7 @@ def check_microbatches(scheduler: Scheduler, problem: Problem, returned: Any) ->
     if illegal.any():
         listed = _listed(places, {k: f"CP size {sizes[k]}" for k in np.flatnonzero(illegal).tolist()})
         raise PlanError(f"{name} must assign CP sizes out of {problem.cp_sizes}, got {listed}")
-    num_slots = len(returned) * (1 + int(rows.max(initial=0)))
-    if num_slots > len(flat):
-        raise PlanError(
-            f"{name} must return a group for each row of each micro-batch, got {len(flat)} for {len(returned)} x "
-            f"{num_slots // len(returned)} (rows are numbered from 0)"
-        )
+    _check_rows(name, len(returned), {(m, row) for (m, _), row in zip(places, rows.tolist(), strict=True)})
     _check_items(name, problem, places, flat)
     return list(map(list, returned))
 
@@ -103,6 +100,20 @@ def _numbers(name: str, field: str, values: list[Any], minimum: int) -> Int64Arr
         return as_lengths(f"{field} of the groups of {name}", values, minimum=minimum)
     except ArgumentError as error:  # of the scheduler, not of who called
         raise PlanError(str(error)) from error
+
+
+def _check_rows(name: str, num_microbatches: int, filled: set[tuple[int, int]]) -> None:
+    """Raise unless there is a group in each row of each micro-batch; `filled` has those where there is one."""
+    num_rows = 1 + max((row for _, row in filled), default=0)
+    num_missing = num_microbatches * num_rows - len(filled)
+    if num_missing:  # perhaps 2**62; only the first are looked for
+        slots = ((m, row) for m in range(num_microbatches) for row in range(num_rows))
+        first = itertools.islice((slot for slot in slots if slot not in filled), min(num_missing, MAX_LISTED))
+        listed = list_offenders([f"row {row} of micro-batch {m}" for m, row in first], num_missing)
+        raise PlanError(
+            f"{name} must return a group for each row of each micro-batch (rows are numbered from 0), got none for "
+            f"{listed}"
+        )
 
 
 def _check_items(name: str, problem: Problem, places: list[tuple[int, int]], groups: list[Group]) -> None:

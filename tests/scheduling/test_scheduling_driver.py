@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dcpack
-from dcpack.errors import ArgumentError, InfeasibleError
+from dcpack.errors import ArgumentError, InfeasibleError, PlanError
 from dcpack.padding import PaddingRule
-from dcpack.scheduling import ON_EMPTY, SCHEDULERS, get_scheduler
+from dcpack.scheduling import ON_EMPTY, SCHEDULERS, Group, get_scheduler
 
 
 def test_schedulers_by_name() -> None:
@@ -137,3 +137,32 @@ def test_a_cost_model_is_tried_with_the_shortest_and_the_longest_sequence() -> N
     assert dcpack.plan([30, 99, 5], num_ranks=2, capacity=100, cost=Falling())
     with pytest.raises(ArgumentError, match=r"^cost\.bin_time must return an array of 2 finite .*, got .*95.*-1"):
         dcpack.plan([30, 101, 5], num_ranks=2, capacity=100, cost=Falling())
+
+
+@pytest.mark.parametrize(
+    ("rows", "listed"),
+    [
+        ([[0, 0, 0], [0, 1]], "row 1 of micro-batch 0"),  # as many groups as rows, and not in each
+        ([[0], [1], [1, 0]], "row 1 of micro-batch 0, row 0 of micro-batch 1"),
+        ([[0], []], "row 0 of micro-batch 1"),
+        ([[0], [10]], ", ".join(f"row {row} of micro-batch 0" for row in range(1, 9)) + " and 12 more"),
+        ([[2**62]], ", ".join(f"row {row} of micro-batch 0" for row in range(8)) + f" and {2**62 - 8} more"),
+    ],
+)
+def test_rows_without_a_group_are_named(rows: list[list[int]], listed: str) -> None:
+    class Own:
+        name = "own"
+
+        def usable_cp_sizes(self, legal: tuple[int, ...]) -> tuple[int, ...]:
+            return legal
+
+        def schedule(self, problem: Any) -> Any:
+            items = iter(range(problem.lengths.size))
+            return [[Group(1, [next(items)], row=row) for row in of_one] for of_one in rows]
+
+    with pytest.raises(PlanError) as caught:
+        dcpack.plan([4] * sum(map(len, rows)), num_ranks=1, capacity=8, scheduler=Own())
+    assert str(caught.value) == (
+        "scheduler 'own' must return a group for each row of each micro-batch (rows are numbered from 0), got none "
+        f"for {listed}"
+    )
