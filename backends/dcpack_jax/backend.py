@@ -78,7 +78,7 @@ class JaxBackend(Backend):
         self.platform = platform
         self.coordinator = coordinator
         self.deadline_s = check_deadline(deadline_s)
-        self.start_deadline_s = check_deadline(start_deadline_s)
+        self.start_deadline_s = check_deadline(start_deadline_s, "start_deadline_s")
         self.max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1)
         self.service_bytes = check_int("service_bytes", service_bytes, minimum=0)
         self._world: JaxCommunicator | None = None

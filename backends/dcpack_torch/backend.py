@@ -83,7 +83,7 @@ class TorchBackend(Backend):
         wire_dtype: str = "uint8",
     ) -> None:
         self.deadline_s = check_deadline(deadline_s)
-        self.start_deadline_s = check_deadline(start_deadline_s)
+        self.start_deadline_s = check_deadline(start_deadline_s, "start_deadline_s")
         self.max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1)
         self.max_groups = check_int("max_groups", max_groups, minimum=1)
         self.wire_dtype = check_choice("wire_dtype", wire_dtype, self._library_kind.wire_dtypes)

@@ -7,9 +7,11 @@ group and the constructors of registered back ends are not public at all.
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -31,6 +33,10 @@ AllToAllOptions = _native.AllToAllOptions
 BroadcastOptions = _native.BroadcastOptions
 HashStore = _native.HashStore
 PrefixStore = _native.PrefixStore
+
+# How many groups of a name were made, for each default group. The store keeps what the members of a group wrote, so one
+# that was destroyed and is made anew needs a name that was never used.
+_num_made: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
 def default_store() -> Any:
@@ -67,14 +73,17 @@ def registered_group(name: str, ranks: Sequence[int], backend: str | None, timeo
     groups that a process holds into the name: members that hold different numbers would wait for each other for ever.
 
     Args:
-        name: of the group, the same on all members and no other's.
+        name: of the group, the same on all members and no other's. A number is added, which counts how often it was
+            made: if one member destroys it, all must.
         ranks: global numbers of the members, this process among them, ascending.
         backend: the library, as ``new_group`` takes it; None for that of the default group.
         timeout_s: seconds that its making, and a call in it, may take.
     """
     module: Any = importlib.import_module("torch.distributed.distributed_c10d")
     world, default = module._world, module._get_default_group()
-    known = next((group for group, other in world.pg_names.items() if other == name), None)
+    num_made = _num_made.setdefault(default, Counter())
+    latest = f"{name}/{num_made[name]}"
+    known = next((group for group, other in world.pg_names.items() if other == latest), None)
     if known is not None:
         return known
     default_backend, store = world.pg_map[default]
@@ -87,10 +96,11 @@ def registered_group(name: str, ranks: Sequence[int], backend: str | None, timeo
             list(ranks),
             dist.Backend(backend or default_backend),
             store,
-            name,
+            f"{name}/{num_made[name] + 1}",
             timeout=timedelta(seconds=timeout_s),
         )
     finally:
         default.bound_device_id = bound
+    num_made[name] += 1
     world.pg_group_ranks[group] = {rank: member for member, rank in enumerate(ranks)}
     return group

@@ -129,7 +129,8 @@ class CPGroups:
     """The process groups of CP groups, each made when its members first need it, and kept by torch.distributed.
 
     Only the members make a group, in the order of their micro-batches, so no other rank is asked. Any set of ranks will
-    do: Megatron-Core makes aligned powers of two beforehand. There is one for each set of ranks, whoever asks.
+    do: Megatron-Core makes aligned powers of two beforehand. There is one for each set of ranks, whoever asks. One
+    that all its members have destroyed is made anew when it is needed again.
 
     Args:
         backend: the library, as ``torch.distributed.new_group`` takes it; None for that of the default group.
@@ -138,18 +139,21 @@ class CPGroups:
 
     def __init__(self, backend: str | None = None, *, timeout_s: float = 600.0) -> None:
         self._backend = backend
-        self._timeout_s = check_deadline(timeout_s)
+        self._timeout_s = check_deadline(timeout_s, "timeout_s")
 
     def get(self, ranks: Sequence[int]) -> Any:
         """Return the process group of `ranks`, global numbers; its members call together.
 
         Raises:
-            ArgumentError: ranks that are not ascending, or without this one.
+            ArgumentError: ranks that are not ascending, that there are not, or without this one.
             PeerError: a member did not come in time.
         """
         members = as_lengths("ranks", ranks).tolist()
         if members != sorted(set(members)) or dist.get_rank() not in members:
             raise ArgumentError(f"ranks must ascend and hold this one, {dist.get_rank()}, got {members}")
+        if members[-1] >= dist.get_world_size():
+            size = dist.get_world_size()
+            raise ArgumentError(f"ranks must be below the number of processes, {size}, got {members}")
         digest = hashlib.blake2b(repr(members).encode(), digest_size=16).hexdigest()
         name = f"dcpack/cp/{self._backend or ''}/{digest}"
         try:
@@ -232,7 +236,7 @@ class MegatronPath:
         self.groups = groups
         self.options = options
         self.device = torch.device("cpu" if device is None else device)
-        self.cp_groups = CPGroups(cp_backend, timeout_s=cp_timeout_s)
+        self.cp_groups = CPGroups(cp_backend, timeout_s=check_deadline(cp_timeout_s, "cp_timeout_s"))
         self._padded_in_both = padded_in_both
         self._params_class = params_class
 

@@ -70,7 +70,7 @@ class XlaBackend(Backend):
         max_groups: int = _DEFAULT_MAX_GROUPS,
     ) -> None:
         self.deadline_s = check_deadline(deadline_s)
-        self.start_deadline_s = check_deadline(start_deadline_s)
+        self.start_deadline_s = check_deadline(start_deadline_s, "start_deadline_s")
         self.max_message_bytes = check_int("max_message_bytes", max_message_bytes, minimum=1)
         self.max_groups = check_int("max_groups", max_groups, minimum=1)
         self._runtime = load_runtime()

@@ -61,7 +61,7 @@ MAX_DEADLINE_S = 10**9
 """Longest deadline, some thirty years; the libraries below take little more."""
 
 
-def check_deadline(value: Any) -> float:
+def check_deadline(value: Any, name: str = "deadline_s") -> float:
     """Return `value` as seconds: a finite number above 0.
 
     Example:
@@ -71,7 +71,7 @@ def check_deadline(value: Any) -> float:
         dcpack.errors.ArgumentError: deadline_s must be a finite number of seconds above 0 and at most 1e+09, \
 got -1
     """
-    return as_real("deadline_s", value, positive=True, maximum=MAX_DEADLINE_S, what="number of seconds")
+    return as_real(name, value, positive=True, maximum=MAX_DEADLINE_S, what="number of seconds")
 
 
 class GroupMember(ABC):

@@ -181,6 +181,23 @@ def uneven_cp_groups(rank: int, size: int) -> list[Any]:
     return found
 
 
+def destroyed_cp_groups(rank: int, size: int) -> list[Any]:
+    """Make the group of the same ranks again and again; the store keeps what the members of each wrote there."""
+    names = []
+    for _ in range(4):
+        group = CPGroups(timeout_s=60.0).get((0, 1))
+        total = torch.full((1,), 10**rank)
+        dist.all_reduce(total, group=group)
+        assert int(total) == 11
+        assert CPGroups(timeout_s=60.0).get((0, 1)) is group
+        names.append(group.group_name)
+        dist.destroy_process_group(group)
+    assert len(set(names)) == 4  # one that was taken again would work or not, as the members come
+    with pytest.raises(ArgumentError, match=r"ranks must be below the number of processes, 2, got \[0, 1, 2, 5\]"):
+        CPGroups(timeout_s=1e6).get((0, 1, 2, 5))
+    return names
+
+
 def absent_member(rank: int, size: int) -> str:
     """Ask for a CP group whose other member never does."""
     if rank == 1:

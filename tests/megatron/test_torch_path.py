@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import torch
 from dcpack_torch.backend import TorchGlooBackend
-from dcpack_torch.megatron import groups_of, make_packed_seq_params, options_from_config, to_host
+from dcpack_torch.megatron import (
+    CPGroups,
+    MegatronPath,
+    groups_of,
+    make_packed_seq_params,
+    options_from_config,
+    to_host,
+)
 from dcpack_torch.megatron_schedulers import HybridCPScheduler, PackingScheduler
 from torch.nn.attention.varlen import varlen_attn
 
@@ -51,6 +58,19 @@ def test_ranks_that_hold_different_numbers_of_cp_groups_make_further_ones(launch
 def test_a_member_that_does_not_come_is_an_error_in_time(launch: Launch) -> None:
     text, _ = launch(2, "absent_member", deadline_s=40.0)
     assert "the CP group of ranks 0, 1 could not be made within 1 s" in text
+
+
+def test_cp_groups_that_were_destroyed_are_made_anew_and_never_of_ranks_that_are_none(launch: Launch) -> None:
+    first, second = launch(2, "destroyed_cp_groups", deadline_s=60.0)
+    assert first == second
+
+
+@pytest.mark.parametrize("value", [-1, 0, float("inf"), "x"])
+def test_wrong_seconds_are_named_as_the_caller_does(value: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^timeout_s must be a finite number of seconds above 0"):
+        CPGroups(timeout_s=value)
+    with pytest.raises(ArgumentError, match=r"^cp_timeout_s must be a finite number of seconds above 0"):
+        MegatronPath(alone(), StepOptions(capacity=8), cp_timeout_s=value)
 
 
 def test_cp_groups_are_not_split_off_a_default_group_that_is_bound(launch: Launch) -> None:

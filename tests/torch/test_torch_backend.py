@@ -90,7 +90,7 @@ def test_alone():
 def test_options_are_checked():
     for options, text in (
         ({"deadline_s": 0}, "deadline_s must be a finite number"),
-        ({"start_deadline_s": -1}, "must be a finite number"),
+        ({"start_deadline_s": -1}, "^start_deadline_s must be a finite number"),
         ({"max_message_bytes": 0}, "max_message_bytes must be at least 1, got 0"),
         ({"max_groups": 0}, "max_groups must be at least 1, got 0"),
         ({"ranks": 4}, "back end 'torch-gloo' has no option 'ranks'; its options: deadline_s, device, group, max_gr"),

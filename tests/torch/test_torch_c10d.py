@@ -74,7 +74,7 @@ def test_a_group_is_known_to_torch_and_made_once_a_name(alone: Any) -> None:
     assert dist.get_process_group_ranks(group) == [0]
     assert dist.get_backend(group) == "gloo"
     assert timeout_of(group) == timedelta(seconds=7)
-    assert group.group_name == "mine/0"
+    assert group.group_name == "mine/0/1"
     total = torch.ones(2)
     dist.all_reduce(total, group=group)
     assert total.tolist() == [1.0, 1.0]
@@ -88,7 +88,7 @@ def test_what_others_have_made_does_not_change_a_name(alone: Any) -> None:
     # torch's own name for a group of members alone holds how many groups this process has.
     first = c10d.registered_group("mine/0", [0], None, 7.0)
     dist.new_group([0])
-    assert c10d.registered_group("mine/1", [0], None, 7.0).group_name == "mine/1"
+    assert c10d.registered_group("mine/1", [0], None, 7.0).group_name == "mine/1/1"
     assert c10d.registered_group("mine/0", [0], None, 7.0) is first
 
 

@@ -189,7 +189,7 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     play(monkeypatch, Facts())
     for name, value in (("deadline_s", 0), ("start_deadline_s", -1), ("max_message_bytes", 0), ("max_groups", 0)):
         options: dict[str, Any] = {name: value}
-        with pytest.raises(ArgumentError, match=name.removeprefix("start_")):
+        with pytest.raises(ArgumentError, match=f"^{name} must be"):
             XlaBackend(**options)
 
 
