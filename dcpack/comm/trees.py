@@ -27,7 +27,7 @@ from dcpack.errors import ArgumentError
 __all__ = ["all_gather_trees", "broadcast_tree", "decode_tree", "encode_tree", "encoded_size"]
 
 _ALIGNMENT = 16
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset((type(None), bool, int, float, str))
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -235,8 +235,10 @@ class _Writer:
         if kind in _PLAIN:
             return _JSON.encode(tree)
         if kind is list or kind is tuple:
-            nodes = [self.node(value, (path, number)) for number, value in enumerate(tree)]
-            return f'{{"{kind.__name__}":[{",".join(nodes)}]}}'
+            items = self._plain_items(tree)
+            if items is None:
+                items = f"[{','.join(self.node(value, (path, number)) for number, value in enumerate(tree))}]"
+            return f'{{"{kind.__name__}":{items}}}'
         if isinstance(tree, Mapping):
             items = [self._item(key, value, path) for key, value in cast(Mapping[Any, Any], tree).items()]
             return f'{{"dict":[{",".join(items)}]}}'
@@ -246,6 +248,10 @@ class _Writer:
             f"{_place(path)} is of type {kind.__name__}, which cannot be sent: dicts with str keys, lists, plain "
             "tuples, arrays, None, bool, int, float and str can"
         )
+
+    def _plain_items(self, tree: Any) -> str | None:
+        """Return a list or a tuple as JSON, in one go, if it holds plain values alone; else None."""
+        return _JSON.encode(tree) if _PLAIN.issuperset(map(type, tree)) else None
 
     def _item(self, key: Any, value: Any, path: _Path) -> str:
         if type(key) is not str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, UserDict, namedtuple
+from enum import IntEnum
 from typing import Any
 
 import ml_dtypes
@@ -9,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcpack.comm import Communicator, Fault, all_gather_trees, broadcast_tree, dtypes, run_ranks, trees
+from dcpack.comm import Communicator, FakeBackend, Fault, all_gather_trees, broadcast_tree, dtypes, run_ranks, trees
 from dcpack.comm.fake_communicator import FakeCommunicator
-from dcpack.errors import PeerError
+from dcpack.errors import ArgumentError, PeerError
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 arrays = st.builds(
@@ -66,6 +68,52 @@ def test_the_message_by_hand():
     header = b'{"list":[{"array":["int16",[2],0,4]},{"array":["uint8",[1],16,17]}]}'
     assert message[:8] == len(header).to_bytes(8, "little")
     assert message[8:] == header.ljust(72, b"\0") + bytes([1, 0, 2, 0, *[0] * 12, 7, *[0] * 15])
+
+
+nested_plain = st.recursive(
+    plain
+    | st.floats()
+    | st.sampled_from([float("inf"), "\ud800", "\n\u00e9", 2**70, IntEnum("Own", "one").one])
+    | arrays,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(st.text(), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(nested_plain)
+def test_lists_of_plain_values_are_written_in_one_go_as_item_by_item(tree: Any):
+    def message(writer: type[Any]) -> tuple[str, str]:
+        made = writer(FakeBackend().world())
+        try:
+            return "", made.node(tree, None)
+        except ArgumentError as error:
+            return "refused", str(error)
+
+    class ItemByItem(trees._Writer):
+        def _plain_items(self, tree: Any) -> str | None:
+            return None
+
+    assert message(trees._Writer) == message(ItemByItem)
+
+
+def test_a_list_of_plain_values_is_one_call_of_the_encoder(monkeypatch: pytest.MonkeyPatch):
+    calls: list[Any] = []
+    encode = trees._JSON.encode
+
+    class Counting:
+        def encode(self, tree: Any) -> str:
+            calls.append(tree)
+            return encode(tree)
+
+    monkeypatch.setattr(trees, "_JSON", Counting())
+    ids = list(range(1000))
+    assert trees._Writer(FakeBackend().world()).node({"input_ids": ids, "pair": (1, "a")}, None) == (
+        f'{{"dict":[["input_ids",{{"list":{json.dumps(ids, separators=(",", ":"))}}}],["pair",{{"tuple":[1,"a"]}}]]}}'
+    )
+    assert len(calls) == 2
 
 
 def test_mappings_come_back_as_dicts_on_all_ranks_and_named_tuples_are_refused():
