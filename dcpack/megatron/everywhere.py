@@ -50,11 +50,14 @@ def everywhere(groups: ParallelGroups, alike: dict[str, Any] | None = None) -> I
         ...     print(error.cause, "against rank 2: rank 3 capacity 9, not 8" in str(error))
         ArgumentError True
     """
-    failure: Exception | None = None
+    failure: BaseException | None = None
+    interruption: BaseException | None = None
     try:
         yield
     except Exception as error:
         failure = as_failure(error)
+    except BaseException as error:  # Ctrl-C and exits are told to the others, but stay what they are
+        failure = interruption = error
     for communicator in (groups.dp_cp, groups.tp, groups.pp):
         try:
             if failure is not None or alike is None:
@@ -64,6 +67,8 @@ def everywhere(groups: ParallelGroups, alike: dict[str, Any] | None = None) -> I
                 _compare(communicator, {k: v for k, v in alike.items() if not (across and k in _OF_ONE_STAGE)})
         except PeerError as error:
             failure = error
+    if interruption is not None:
+        raise interruption
     if failure is not None:
         raise failure
 

@@ -428,6 +428,32 @@ def test_equal_options_in_other_words_are_the_same() -> None:
     assert dcpack.run_ranks(2, fn) == [28] * 2
 
 
+def interrupted() -> Iterator[Any]:
+    yield sample(4)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("bad", [0, 2, 4, 8, 10])
+def test_a_ctrl_c_on_one_rank_is_told_to_all_and_stays_what_it_is(bad: int) -> None:
+    def to_device(array: Any) -> Any:
+        raise KeyboardInterrupt  # on the middle stage, which reads no data
+
+    def fn(world: dcpack.Communicator) -> str:
+        groups = build_groups(world, MESH)
+        items = (interrupted() if world.rank == bad else iter([sample(4)] * 2)) if has_data(groups) else None
+        moved = to_device if world.rank == bad == 4 else None
+        try:
+            wrap_data_iterator(items, groups, OPTIONS, num_microbatches=2, to_device=moved)
+        except PeerError as error:
+            return f"told: {error.rank} {error.cause}"
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "nothing"
+
+    told = f"told: {bad} KeyboardInterrupt"
+    assert dcpack.run_ranks(12, fn) == ["interrupted" if rank == bad else told for rank in range(12)]
+
+
 class NotTwice:
     """An array of a device that has no room for a copy."""
 
