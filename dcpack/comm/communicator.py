@@ -238,7 +238,8 @@ class Communicator(GroupMember):
     def guard(self) -> contextlib.AbstractContextManager[None]:
         """Return a context whose end is an `agree`: if its body raises on any rank, all ranks raise `PeerError`.
 
-        The body must make no call on this communicator. Ctrl-C and exits are told to the others but stay what they are.
+        The body must make no call on this communicator. Ctrl-C and exits are told to the others but stay what they are:
+        they go on their way when the others have come here, or at the deadline. A second Ctrl-C ends the wait.
 
         Example:
             >>> from dcpack.comm import run_ranks

@@ -49,7 +49,9 @@ def as_failure(error: Exception) -> Exception:
 def tell_failure(communicator: Communicator, *, peer_errors: bool = False) -> Iterator[None]:
     """Raise what the body raises on all ranks, which are or will be in their next call of `communicator`.
 
-    Without a failure it costs no call, unlike `Communicator.guard`.
+    Without a failure it costs no call, unlike `Communicator.guard`. Ctrl-C and exits are told as there, and then go on
+    their way: the others hear of it in their next call, for which this rank waits until the deadline at most. A second
+    Ctrl-C ends the wait.
 
     Args:
         communicator: whose ranks are told.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import pytest
 
 import dcpack
+from dcpack.comm.fake_communicator import FakeCommunicator
 from dcpack.comm.guard import tell_failure
 from dcpack.errors import PeerError
 
@@ -44,6 +47,43 @@ def test_an_error_is_one_of_all_ranks(make: Any) -> None:
 def test_ctrl_c_stays_what_it_is_where_it_was_pressed(make: Any) -> None:
     told = ("PeerError", 1, "KeyboardInterrupt")
     assert outcomes(make, KeyboardInterrupt()) == [told, ("KeyboardInterrupt", None, None), told]
+
+
+@pytest.mark.parametrize("make", CONTEXTS.values(), ids=CONTEXTS)
+@pytest.mark.parametrize("is_pressed_again", [False, True])
+def test_ctrl_c_waits_for_the_others_until_the_deadline_or_a_second_one(
+    monkeypatch: pytest.MonkeyPatch, make: Any, is_pressed_again: bool
+) -> None:
+    is_done = threading.Event()
+    waits: list[str] = []
+    found: list[str] = []
+    hand_over = FakeCommunicator._hand_over
+
+    def waiting(self: FakeCommunicator, messages: Any) -> Any:
+        waits.append(self._where())
+        if is_pressed_again:
+            raise KeyboardInterrupt("second")  # as a signal would in the middle of the wait
+        return hand_over(self, messages)
+
+    monkeypatch.setattr(FakeCommunicator, "_hand_over", waiting)
+
+    def fn(communicator: dcpack.Communicator) -> None:
+        if communicator.rank == 0:  # makes no call
+            is_done.wait(60.0)
+            return
+        try:
+            with make(communicator):
+                raise KeyboardInterrupt("first")
+        except KeyboardInterrupt as caught:
+            found.append(str(caught))
+        finally:
+            is_done.set()
+
+    with contextlib.suppress(PeerError):  # on a slow machine the run sees that rank 0 makes no call, and ends
+        dcpack.run_ranks(2, fn, deadline_s=60.0 if is_pressed_again else 0.2)
+    assert is_done.wait(60.0)
+    assert found == ["second" if is_pressed_again else "first"]
+    assert waits == ["agree (call 0)"]
 
 
 def test_only_a_guard_costs_a_call_where_nothing_fails() -> None:
