@@ -29,16 +29,6 @@ OVERSIZED_POLICIES = ("error", "single")
 _NO_AMOUNTS: Mapping[str, float] = MappingProxyType({})  # one for all samples
 
 
-def check_amount(name: str, value: Any) -> float:
-    """Return `value` as a float that is finite and at least 0.
-
-    Example:
-        >>> check_amount("llm", 2)
-        2.0
-    """
-    return as_real(name, value)
-
-
 def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:
     """Return `values` as a read-only mapping from names that are not empty to finite numbers of at least 0.
 
@@ -52,7 +42,7 @@ def amounts_by_name(name: str, values: Any) -> Mapping[str, float]:
         raise ArgumentError(f"{name} must be a mapping from names to numbers, got {values!r}")
     if wrong := [repr(key) for key in values if not isinstance(key, str) or not key]:
         raise ArgumentError(f"{name} must be named by str that are not empty, got {list_offenders(wrong)}")
-    return MappingProxyType({key: check_amount(f"{name}[{key!r}]", value) for key, value in values.items()})
+    return MappingProxyType({key: as_real(f"{name}[{key!r}]", value) for key, value in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ class WorkloadCost:
 
     def __post_init__(self) -> None:
         for part in fields(self):
-            object.__setattr__(self, part.name, check_amount(part.name, getattr(self, part.name)))
+            object.__setattr__(self, part.name, as_real(part.name, getattr(self, part.name)))
 
     def parts(self) -> tuple[float, ...]:
         """Return the parts in the order of the arguments."""
@@ -169,7 +159,7 @@ class SampleMetadata(Rebuilt):
     def __post_init__(self) -> None:
         object.__setattr__(self, "pack_tokens", check_int("pack_tokens", self.pack_tokens, minimum=1, maximum=2**40))
         if self.cost is not None and not isinstance(self.cost, WorkloadCost):
-            object.__setattr__(self, "cost", WorkloadCost(llm=check_amount("cost", self.cost)))
+            object.__setattr__(self, "cost", WorkloadCost(llm=as_real("cost", self.cost)))
         if isinstance(self.sample_id, str):
             if not self.sample_id:
                 raise ArgumentError("sample_id must not be empty")

@@ -60,7 +60,8 @@ class DynamicCP:
     * *pooled* (2 to 8): all are planned as one of many times the ranks, by time, then cut;
     * *full* and *spread* (1, more than 8, or where the others find nothing good): groups by decreasing time, each
       micro-batch filled to all ranks, or the spare ranks spread over all;
-    * one micro-batch more where the fewest are so full that they leave no room to balance;
+    * one micro-batch more (with ``effort="best"`` up to a quarter more) where the fewest are so full that they leave
+      no room to balance;
     * *members* instead of these, where groups or `max_displacement` tie items to micro-batches
       (`dcpack.scheduling.deal_members`).
 

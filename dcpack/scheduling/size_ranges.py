@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dcpack._checks import Float64Array, Int64Array
-from dcpack.scheduling.size_times import SizeTimes, log_size
-from dcpack.scheduling.timing import PRICE_OF_DOUBLING
+from dcpack.scheduling.price_of_cp import priced
+from dcpack.scheduling.size_times import SizeTimes
 
 __all__ = ["SizeRange", "cut_by_size"]
 
@@ -110,4 +110,4 @@ def _estimates(times: SizeTimes, k: int, order: Int64Array, cuts: Int64Array, fi
     possible = (count > 0) & (between((~times.fits[k, order]).astype(np.int64)) == 0)
     if problem.on_empty == "error":
         possible &= count >= microbatches * width
-    return np.where(possible, np.rint(taken * (1 + PRICE_OF_DOUBLING * log_size(problem.cp_sizes[k]))), np.inf)
+    return np.where(possible, priced(taken, problem.cp_sizes[k]), np.inf)

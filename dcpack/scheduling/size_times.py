@@ -10,20 +10,9 @@ from dcpack._checks import BoolArray, Float64Array, Int64Array
 from dcpack.scheduling.base import Problem
 from dcpack.topology import crosses_node
 
-__all__ = ["SizeTimes", "log_size"]
+__all__ = ["SizeTimes"]
 
 _BITS = 40
-
-
-def log_size(cp_size: float) -> float:
-    """Return about log2 of a CP size: exact at powers of two, linear between them, and the same on every machine.
-
-    Example:
-        >>> log_size(1), log_size(4), log_size(6)
-        (0.0, 2.0, 2.5)
-    """
-    fraction, exponent = math.frexp(cp_size)
-    return exponent + 2 * fraction - 2
 
 
 class SizeTimes:

@@ -64,7 +64,8 @@ class _Search:
     """
 
     def __init__(self, times: GroupTimes, count: int) -> None:
-        self.times, problem = times, times.problem
+        self.times = times
+        problem = times.problem
         self.num_ranks, self.base = problem.num_ranks, int(times.sizes[0])
         powers = _MAX_RATIO ** (np.linspace(0, 1, _RATIOS)[:, np.newaxis] * (1 - np.arange(count) / (count - 1)))
         speeds = np.rint(2.0**40 * powers) / 2.0**40  # the last bits of a power differ between machines

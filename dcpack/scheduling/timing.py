@@ -14,13 +14,12 @@ import numpy as np
 from dcpack._checks import BoolArray, Float64Array, Int64Array
 from dcpack.padding import longest_fitting_length
 from dcpack.scheduling.base import Group, MicroBatch, Problem
+from dcpack.scheduling.price_of_cp import doublings, priced
 from dcpack.topology import crosses_node, place_blocks
 
-__all__ = ["PRICE_OF_DOUBLING", "GroupTimes", "as_groups", "mean_cp"]
+__all__ = ["GroupTimes", "as_groups", "mean_cp"]
 
 _BITS = 40
-PRICE_OF_DOUBLING = 0.04
-"""What each doubling of the mean CP must gain: a cost model knows little of kernels that run short."""
 _PRICE_BEYOND = 0.2  # what each doubling beyond the usual mean CP must gain on top of that
 _STEEP, _STEP = 0.5, 0.1  # what a first part of a doubling beyond it must gain: steeply, up to that much
 
@@ -118,10 +117,9 @@ class GroupTimes:
 
     def priced(self, times: Float64Array, mean_cp: Float64Array) -> Float64Array:
         """Return float64[n]: `times` plus the price of a mean CP (float64[n]) each; see docs/decisions/0010."""
-        doublings = _doublings(mean_cp)
-        beyond = np.maximum(doublings - _doublings(np.array([self.usual_mean_cp])), 0.0)
+        beyond = np.maximum(doublings(mean_cp) - doublings(self.usual_mean_cp), 0.0)
         excess = np.maximum(_PRICE_BEYOND * beyond, np.minimum(_STEEP * beyond, _STEP))
-        return np.rint(times * (1 + PRICE_OF_DOUBLING * doublings + excess))
+        return priced(times, mean_cp, excess)
 
     def fit(self, microbatches: list[MicroBatch]) -> bool:
         """Tell whether groups, none empty, are within the ranks of each micro-batch and the capacity of a rank.
@@ -187,12 +185,6 @@ def mean_cp(problem: Problem, microbatches: list[MicroBatch]) -> float:
     """Return the CP size that a token of micro-batches, at least one item in them, meets on average."""
     sized = [(group.cp_size, int(problem.lengths[group.items].sum())) for groups in microbatches for group in groups]
     return sum(size * tokens for size, tokens in sized) / sum(tokens for _, tokens in sized)
-
-
-def _doublings(mean: Float64Array) -> Float64Array:
-    """Return about the logarithm of `mean` to base 2: linear between powers of two, the same on every machine."""
-    fraction, exponent = np.frexp(mean)
-    return exponent + 2 * fraction - 2
 
 
 def as_groups(times: GroupTimes, size_index: Int64Array, items: list[list[int]]) -> MicroBatch:

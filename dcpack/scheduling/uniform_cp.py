@@ -11,9 +11,9 @@ from dcpack._checks import Int64Array, list_offenders
 from dcpack.errors import InfeasibleError
 from dcpack.scheduling.base import MicroBatch, Problem
 from dcpack.scheduling.one_size import SizedPart
+from dcpack.scheduling.price_of_cp import priced
 from dcpack.scheduling.size_ranges import SizeRange, cut_by_size
-from dcpack.scheduling.size_times import SizeTimes, log_size
-from dcpack.scheduling.timing import PRICE_OF_DOUBLING
+from dcpack.scheduling.size_times import SizeTimes
 
 __all__ = ["UniformCP"]
 
@@ -169,4 +169,4 @@ def _score(times: SizeTimes, parts: Sequence[SizedPart]) -> float:
         time = float(np.sum(by_rank, axis=0).max())
     tokens = [int(problem.lengths[part.items].sum()) for part in parts]
     ranked = sum(count * problem.cp_sizes[part.size_index] for count, part in zip(tokens, parts, strict=True))
-    return float(np.rint(time * (1 + PRICE_OF_DOUBLING * log_size(ranked / sum(tokens)))))
+    return float(priced(time, ranked / sum(tokens)))
