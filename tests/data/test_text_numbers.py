@@ -1,4 +1,4 @@
-"""Lengths in .txt and .csv files."""
+"""Lengths as text: numbers one a line (.txt), and the column of a table (.csv)."""
 
 from __future__ import annotations
 
