@@ -1,4 +1,4 @@
-"""Which device is a process's, and which ranks are a group along the axes of a mesh; stand-ins for devices and mesh."""
+"""Which device is a process's; a stand-in for the devices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 import torch
 from dcpack_torch.accelerator import Accelerator
-from dcpack_torch.mesh import DeviceMeshGroups
 
-import dcpack
 from dcpack.comm.environment import Launch
 from dcpack.errors import ArgumentError, BackendError
 
@@ -55,26 +53,3 @@ def test_the_device_of_a_process(count: int, launch: Launch | None, device: Any,
 def test_a_device_that_is_not_there(launch: Launch | None, device: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         accelerator(4, launch, device)
-
-
-def test_groups_are_those_of_the_topology() -> None:
-    mesh: Any = SimpleNamespace(mesh=torch.arange(24).reshape(2, 3, 4), mesh_dim_names=("dp", "cp", "tp"))
-    topology = dcpack.Topology(axes=("dp", "cp", "tp"), sizes=(2, 3, 4))
-    found = DeviceMeshGroups(mesh)
-    assert found.axes == topology.axes
-    assert found.ranks.tolist() == topology.ranks.tolist()
-    for axes in ("tp", "cp", ("dp",), ("dp", "cp"), ("tp", "dp"), ("dp", "cp", "tp")):
-        assert found.groups(axes) == list(topology.groups((axes,) if isinstance(axes, str) else axes))
-        assert sorted(rank for group in found.groups(axes) for rank in group) == list(range(24))
-
-
-def test_axes_that_are_not_there() -> None:
-    named: Any = SimpleNamespace(mesh=torch.arange(2), mesh_dim_names=("dp",))
-    nameless: Any = SimpleNamespace(mesh=torch.arange(2), mesh_dim_names=None)
-    for axes in ("cp", (), ("dp", "dp")):
-        with pytest.raises(ArgumentError, match="each once: 'dp'; got"):
-            DeviceMeshGroups(named).groups(axes)
-    with pytest.raises(ArgumentError, match="pass mesh_dim_names"):
-        DeviceMeshGroups(nameless).groups("dp")
-    with pytest.raises(ArgumentError, match="have no names"):
-        _ = DeviceMeshGroups(nameless).axes
