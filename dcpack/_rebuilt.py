@@ -16,9 +16,9 @@ class Rebuilt:
     Fields are all that is copied; a subclass with a constructor of its own needs a ``__reduce__`` of its own, too.
 
     Example:
-        >>> import pickle
+        >>> import copy
         >>> from dcpack.loader import SampleMetadata
-        >>> pickle.loads(pickle.dumps(SampleMetadata(pack_tokens=3))).pack_tokens
+        >>> copy.deepcopy(SampleMetadata(pack_tokens=3)).pack_tokens
         3
     """
 

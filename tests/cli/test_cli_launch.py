@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -119,8 +120,8 @@ def test_a_signal_while_a_process_is_started_leaves_none_behind(
     assert [process.returncode is not None for process in started] == [True]  # the second one was not begun
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ports are let go before they are used")
 def test_ports_belong_to_the_job() -> None:
+    is_held = sys.platform == "linux"  # elsewhere ports are let go before they are used
     with launching._free_ports(2) as ports:
         assert len(set(ports)) == 2
         for port in ports:
@@ -129,7 +130,8 @@ def test_ports_belong_to_the_job() -> None:
                     store.setsockopt(socket.SOL_SOCKET, option, 1)
                     store.bind(("0.0.0.0", port))
                     store.listen()
-            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            refused = pytest.raises(OSError, match="in use") if is_held else contextlib.nullcontext()
+            with socket.socket() as stranger, refused:
                 stranger.bind(("127.0.0.1", port))
     for port in ports:
         with socket.socket() as anybody:

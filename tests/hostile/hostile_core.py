@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hostile_calls import VALUES, Call
 
@@ -21,6 +23,32 @@ def stream() -> packing.StreamingPacker:
     return packing.StreamingPacker(lambda start: LENGTHS[start:], 8, packer=packing.first_fit, window=3)
 
 
+def plan_arguments() -> dict[str, Any]:
+    """All arguments of `dcpack.plan`, also of what it calls."""
+    return {
+        "lengths": LENGTHS,
+        "num_ranks": 2,
+        "capacity": 8,
+        "scheduler": "dynamic_cp",
+        "cost": COST,
+        "cp_sizes": (1, 2),
+        "min_cp_size": 1,
+        "max_cp_size": 2,
+        "padding": RULE,
+        "sync": "step",
+        "microbatch_multiple": 1,
+        "max_sequences": 6,
+        "on_empty": "dummy",
+        "overlong": "split",
+        "num_heads": 4,
+        "max_groups": 3,
+        "budgets": (),
+        "groups": None,
+        "max_displacement": None,
+        "effort": "fast",
+    }
+
+
 ROOT: dict[str, Call] = {
     "pack": Call(
         dcpack.pack,
@@ -37,28 +65,7 @@ ROOT: dict[str, Call] = {
     ),
     "plan": Call(
         dcpack.plan,
-        lambda: {
-            "lengths": LENGTHS,
-            "num_ranks": 2,
-            "capacity": 8,
-            "scheduler": "dynamic_cp",
-            "cost": COST,
-            "cp_sizes": (1, 2),
-            "min_cp_size": 1,
-            "max_cp_size": 2,
-            "padding": RULE,
-            "sync": "step",
-            "microbatch_multiple": 1,
-            "max_sequences": 6,
-            "on_empty": "dummy",
-            "overlong": "split",
-            "num_heads": 4,
-            "max_groups": 3,
-            "budgets": (),
-            "groups": None,
-            "max_displacement": None,
-            "effort": "fast",
-        },
+        plan_arguments,
         few=True,
     ),
     "balance": Call(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from hostile_calls import VALUES, Call
+from hostile_core import plan_arguments
 
 import dcpack
 from dcpack import scheduling
@@ -94,28 +95,7 @@ CALLS = {
     "get_scheduler": Call(scheduling.get_scheduler, lambda: {"scheduler": "balanced"}),
     "make_plan": Call(
         scheduling.make_plan,
-        lambda: {
-            "lengths": LENGTHS,
-            "num_ranks": 2,
-            "capacity": 8,
-            "scheduler": "dynamic_cp",
-            "cost": COST,
-            "cp_sizes": (1, 2),
-            "min_cp_size": 1,
-            "max_cp_size": 2,
-            "padding": dcpack.PaddingRule(tp=2),
-            "sync": "step",
-            "microbatch_multiple": 1,
-            "max_sequences": 6,
-            "on_empty": "dummy",
-            "overlong": "split",
-            "num_heads": 4,
-            "max_groups": 3,
-            "budgets": (),
-            "groups": None,
-            "max_displacement": None,
-            "effort": "fast",
-        },
+        plan_arguments,
         few=True,
     ),
     "Budget": Call(

@@ -420,10 +420,8 @@ def test_ctrl_c_while_waiting_for_the_loader(interrupts: list[int]) -> None:
     assert loader_threads() == []
 
 
-def test_ranks_that_train_for_long_hear_of_an_error_in_the_training(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ahead, "_GRACE_S", 0.05)
+def told_of_an_error_in_the_training(train: Callable[[], None]) -> list[tuple[Any, Any]]:
+    """What each of two ranks hears where the second fails in the second step and the first trains as it is told."""
 
     def body(communicator: Communicator) -> tuple[Any, Any]:
         try:
@@ -432,14 +430,23 @@ def test_ranks_that_train_for_long_hear_of_an_error_in_the_training(
                     if batch.step == 1 and communicator.rank == 1:
                         raise ZeroDivisionError("the loss")
                     if batch.step == 1:
-                        until(lambda: bool(caplog.messages))  # longer than a loader has to close
+                        train()
         except dcpack.PeerError as error:
             return error.rank, error.cause
         except ZeroDivisionError:
             return communicator.rank, "here"
         raise AssertionError("no error")
 
-    assert on_ranks(2, body) == [(1, "ZeroDivisionError"), (1, "here")]
+    return on_ranks(2, body)
+
+
+def test_ranks_that_train_for_long_hear_of_an_error_in_the_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ahead, "_GRACE_S", 0.05)
+    # longer than a loader has to close
+    told = told_of_an_error_in_the_training(lambda: until(lambda: bool(caplog.messages)))
+    assert told == [(1, "ZeroDivisionError"), (1, "here")]
     (message,) = caplog.messages
     assert message == "an error is told to the other ranks: waiting until they take their next step, 30 s at most"
 
@@ -472,17 +479,4 @@ def test_a_rank_that_failed_waits_for_the_others_no_longer_than_it_says(
 
 def test_an_error_in_the_training_is_what_the_other_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_GRACE_S", 60.0)
-
-    def body(communicator: Communicator) -> tuple[Any, Any]:
-        try:
-            with build("online", 2) as loader:
-                for batch in loader:
-                    if communicator.rank == 1 and batch.step == 1:
-                        raise ZeroDivisionError("the loss")
-        except dcpack.PeerError as error:
-            return error.rank, error.cause
-        except ZeroDivisionError:
-            return communicator.rank, "here"
-        raise AssertionError("no error")
-
-    assert on_ranks(2, body) == [(1, "ZeroDivisionError"), (1, "here")]
+    assert told_of_an_error_in_the_training(lambda: None) == [(1, "ZeroDivisionError"), (1, "here")]
