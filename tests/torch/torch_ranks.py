@@ -13,7 +13,7 @@ import process_ranks
 import torch.distributed as dist
 from process_ranks import Outcome, require_contract
 
-__all__ = ["Outcome", "launch", "launch_bodies", "require_contract", "stores"]
+__all__ = ["Outcome", "launch", "launch_bodies", "require_contract", "results", "stores"]
 
 stores: Any = dist  # type checkers know no public name of the stores
 
@@ -41,6 +41,12 @@ def launch_bodies(bodies: ModuleType, folder: Path) -> Callable[..., list[Any]]:
         return [outcome.result for outcome in outcomes]
 
     return run
+
+
+def results(outcomes: list[Outcome]) -> list[Any]:
+    """Return what the bodies returned, by rank; none may have failed."""
+    assert [outcome.error for outcome in outcomes] == [""] * len(outcomes), [outcome.stderr for outcome in outcomes]
+    return [outcome.result for outcome in outcomes]
 
 
 def _with_file_store(rank: int, size: int, place: Path) -> None:
