@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from array_libraries import LIBRARIES, ArrayLibrary
+from array_libraries import ArrayLibrary
 
 from dcpack import BatchedDataDict, SlicedDataDict
 from dcpack.batched_data_dict import PackedColumn
@@ -209,13 +209,6 @@ def test_a_packed_column_may_be_missing_anywhere(library: ArrayLibrary):
         assert library.values(joined["images"].values) == [[1, 2]]
 
 
-def test_packed_columns_from_rows(library: ArrayLibrary):
-    column = PackedColumn.from_rows([None, library.array([1, 2]), library.array([]), library.array([3])])
-    assert column.counts.tolist() == [0, 2, 0, 1]
-    assert library.values(column.values) == [1, 2, 3]
-    assert [library.values(column[i]) for i in range(len(column))] == [[], [1, 2], [], [3]]
-
-
 # ---- gathering -------------------------------------------------------------------------------------------------------
 
 
@@ -380,29 +373,3 @@ def test_a_framework_that_must_not_be_imported_is_not_loaded(name: str, monkeypa
     assert BatchedDataDict(x=np.zeros(3)).size == 3
     with pytest.raises(ArgumentError, match="column 'x' is of type tuple"):
         _ = BatchedDataDict(x=(1, 2)).size
-
-
-def test_rows_of_a_packed_column_count_from_the_end_as_those_of_a_list(library: ArrayLibrary):
-    column = PackedColumn(library.array([1, 2, 3]), [0, 2, 2, 3])
-    expected = [[1, 2], [], [3]]
-    assert [library.values(column[row]) for row in range(-3, 3)] == expected * 2
-    assert [library.values(row) for row in column] == expected
-    for row in (3, -4):
-        with pytest.raises(IndexError):
-            column[row]
-
-
-def test_packed_columns_refuse_what_does_not_fit(library: ArrayLibrary):
-    values = library.array([1, 2, 3])
-    for offsets in ([0, 2], [1, 3], [0, 3, 2, 3], []):
-        with pytest.raises(ArgumentError, match="offsets"):
-            PackedColumn(values, offsets)
-    with pytest.raises(ArgumentError, match="values must be an array of at least one dim, got list"):
-        PackedColumn([1], [0, 1])
-    with pytest.raises(ArgumentError, match=r"at least one dim: row 1 is float64 of shape \(\)"):
-        PackedColumn.from_rows([None, np.array(1.0)])
-    with pytest.raises(ArgumentError, match="needs a row with an array to know its dtype, got 2 x None"):
-        PackedColumn.from_rows([None, None])
-    other = next(each for each in LIBRARIES.values() if each is not library)
-    with pytest.raises(ArgumentError, match="all rows must be arrays of one of NumPy, torch, JAX: row 0 is"):
-        PackedColumn.from_rows([values, other.array([1])])
