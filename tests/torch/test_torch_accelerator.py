@@ -1,4 +1,4 @@
-"""Which device is a process's; a stand-in for the devices."""
+"""Which device is a process's; stand-ins for the devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from dcpack_torch.accelerator import Accelerator
+from library_doubles import DeviceModule
 
 from dcpack.comm.environment import Launch
 from dcpack.errors import ArgumentError, BackendError
@@ -53,3 +54,34 @@ def test_the_device_of_a_process(count: int, launch: Launch | None, device: Any,
 def test_a_device_that_is_not_there(launch: Launch | None, device: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         accelerator(4, launch, device)
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "launched", "device", "index"),
+    [
+        (8, launched(3), None, 3),
+        (8, launched(3), 5, 5),
+        (8, launched(3), "cuda:6", 6),
+        (1, launched(3), None, 0),  # each process sees its own device alone
+        (8, None, None, 0),
+        (8, None, 2, 2),
+    ],
+)
+def test_which_device(num_devices: int, launched: Launch | None, device: Any, index: int):
+    assert Accelerator("cuda", DeviceModule("cuda", num_devices), launched, device).index == index
+
+
+@pytest.mark.parametrize(
+    ("launched", "device", "error", "text"),
+    [
+        (launched(None), None, BackendError, "LOCAL_RANK is not set, so it is not known which of 4 cuda devices"),
+        (launched(4), None, BackendError, "LOCAL_RANK is 4, but this process sees 4 cuda devices"),
+        (None, 4, ArgumentError, "device must be from 0 to 3"),
+        (None, True, ArgumentError, "device must be from 0 to 3"),
+        (None, "npu:0", ArgumentError, "device must be a number or like 'cuda:0', got 'npu:0'"),
+        (None, "cuda", ArgumentError, "device must be a number or like 'cuda:0', got 'cuda'"),
+    ],
+)
+def test_no_such_device(launched: Launch | None, device: Any, error: Any, text: str):
+    with pytest.raises(error, match=text):
+        Accelerator("cuda", DeviceModule("cuda", 4), launched, device)

@@ -11,13 +11,10 @@ from typing import Any
 import device_bodies
 import pytest
 import torch
-from dcpack_torch.accelerator import Accelerator
-from library_doubles import DeviceModule
 from torch_ranks import require_contract
 
 from dcpack.comm import get_backend
-from dcpack.comm.environment import Launch
-from dcpack.errors import ArgumentError, BackendError
+from dcpack.errors import ArgumentError
 
 
 def test_nccl(launch: Callable[..., Any]):
@@ -100,41 +97,6 @@ def test_a_missing_library_is_named(name: str, broken: str, text: str, tmp_path:
     assert f"back end '{name}' cannot be used here" in done.stdout
     if name == "torch-hccl":
         assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in done.stdout
-
-
-def _launch(local_rank: int | None) -> Launch:
-    return Launch(rank=5, world_size=8, local_rank=local_rank)
-
-
-@pytest.mark.parametrize(
-    ("num_devices", "launched", "device", "index"),
-    [
-        (8, _launch(3), None, 3),
-        (8, _launch(3), 5, 5),
-        (8, _launch(3), "cuda:6", 6),
-        (1, _launch(3), None, 0),  # each process sees its own device alone
-        (8, None, None, 0),
-        (8, None, 2, 2),
-    ],
-)
-def test_which_device(num_devices: int, launched: Launch | None, device: Any, index: int):
-    assert Accelerator("cuda", DeviceModule("cuda", num_devices), launched, device).index == index
-
-
-@pytest.mark.parametrize(
-    ("launched", "device", "error", "text"),
-    [
-        (_launch(None), None, BackendError, "LOCAL_RANK is not set, so it is not known which of 4 cuda devices"),
-        (_launch(4), None, BackendError, "LOCAL_RANK is 4, but this process sees 4 cuda devices"),
-        (None, 4, ArgumentError, "device must be from 0 to 3"),
-        (None, True, ArgumentError, "device must be from 0 to 3"),
-        (None, "npu:0", ArgumentError, "device must be a number or like 'cuda:0', got 'npu:0'"),
-        (None, "cuda", ArgumentError, "device must be a number or like 'cuda:0', got 'cuda'"),
-    ],
-)
-def test_no_such_device(launched: Launch | None, device: Any, error: Any, text: str):
-    with pytest.raises(error, match=text):
-        Accelerator("cuda", DeviceModule("cuda", 4), launched, device)
 
 
 def test_options_of_other_libraries():
