@@ -93,3 +93,10 @@ def test_rows_that_do_not_fit_each_other_are_named():
         ArgumentError, match=r"must be equal: part 0 is float64 of shape \(1, 2\), part 1 is .*\(1, 3\)"
     ):
         PackedColumn.from_rows([np.zeros((1, 2)), None, np.zeros((1, 3))])
+
+
+def test_a_row_without_items_has_no_say_in_dtype_and_dims(library: ArrayLibrary):
+    empty, filled = library.array(np.zeros((0, 5)), "int32"), library.array([[1.0, 2.0]], "float32")
+    column = PackedColumn.from_rows([empty, filled])
+    assert (column.offsets.tolist(), library.values(column.values)) == ([0, 0, 1], [[1.0, 2.0]])
+    assert column.values.dtype == filled.dtype
